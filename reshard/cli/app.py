@@ -1,4 +1,4 @@
-"""Puts the command line together: its commands, and how a run ends."""
+"""Puts the command line together: its commands, and the end of a run."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def about(
 
 
 def _needed(args: Sequence[str]) -> Sequence[str]:
-    """The command that is run, or all: making all of them would add 30 ms to each start."""
+    """The command to run, or all of them: making all would add 30 ms to each start."""
     return args[:1] if args and args[0] in COMMANDS else COMMANDS
 
 

@@ -1,4 +1,4 @@
-"""``--ray`` and ``--part``: one conversion on many hosts. ``--ray`` may stand without a value, which typer does not know."""
+"""``--ray`` and ``--part``: one conversion on many hosts. ``--ray`` may stand without a value, which typer does not support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where text goes: stdout for answers, stderr for progress and errors."""
+"""Writes text: answers to stdout, progress and errors to stderr."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"\S+")
 
 UNLIMITED = 1 << 20
-"""Width of output that nobody looks at on a screen, such as a pipe."""
+"""Width of output that is not on a screen, such as a pipe."""
 
 
 def stdout_console() -> Console:
@@ -61,7 +61,7 @@ def _parts(line: str, columns: int) -> Iterator[str]:
 
 
 def line_starts(line: str, columns: int) -> list[int]:
-    """Where the second and further lines begin if a line is broken between words."""
+    """The starts of the second and further lines if a line is broken between words."""
     starts = [0]
     if _cells(line) > columns:
         for word in _WORD.finditer(line):

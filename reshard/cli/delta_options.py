@@ -36,7 +36,7 @@ Deltas = Annotated[
 
 
 def is_delta(path: str) -> bool:
-    """Whether a delta is there; False for what cannot be looked at, which the call says itself."""
+    """True if a delta is there; false for a path that cannot be read, which the call itself reports."""
     try:
         return [one.kind for one in reshard.inspect_versions(path)] == ["delta"]
     except reshard.ReshardError:

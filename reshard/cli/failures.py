@@ -32,7 +32,7 @@ def refused(error: ReshardError, as_json: bool) -> int:
 
 
 def misused(error: typer.TyperException, as_json: bool) -> int:
-    """Prints what is wrong with the command line, and where its help is; returns the exit code."""
+    """Prints the error of the command line, and the command for its help; returns the exit code."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "reshard"
     message = error.format_message().replace("Value error, ", "")
@@ -42,7 +42,7 @@ def misused(error: typer.TyperException, as_json: bool) -> int:
 
 
 def interrupted(error: KeyboardInterrupt, as_json: bool) -> int:
-    """Prints which work was kept, and what to do; returns the exit code."""
+    """Prints the work that was kept, and the next step; returns the exit code."""
     _say_stopped("interrupted", error, "KeyboardInterrupt", as_json)
     return INTERRUPTED
 
@@ -56,7 +56,7 @@ def stopped(stop: Stopped, as_json: bool) -> int:
 
 
 def detached(left: Detached, as_json: bool) -> int:
-    """Prints where the work continues; returns the exit code of the signal."""
+    """Prints the server that continues the work; returns the exit code of the signal."""
     _say(str(left), {"error": {"type": "Detached", "message": str(left)}}, as_json)
     return left.exit_code
 
@@ -105,7 +105,7 @@ class Detached(BaseException):
 def stop_on_signals() -> None:
     """From now on the first SIGINT or SIGTERM raises Stopped in the main thread; a second one kills.
 
-    A kill during the tidying leaves what any killed run leaves. A second exception would be worse: threads that still
+    A kill during the tidying leaves the files of any killed run. A second exception would be worse: threads that still
     write would outlive the lock on their target.
     """
     for number, before in _HANDLED.items():

@@ -57,7 +57,7 @@ def source_of(src: str, step: str | None, item: str | None) -> str:
 
 
 def unlisted_option(unlisted: str) -> dict[str, str]:
-    """--unlisted as the library and requests take it; left out at its default, which an older server does not know."""
+    """--unlisted as the library and requests take it; left out at its default, since an older server refuses it."""
     return {} if unlisted == "leave" else {"unlisted": unlisted}
 
 
@@ -203,7 +203,7 @@ _EXAMPLES = {
 
 
 def casts(rules: list[str] | None) -> list[tuple[str, str]]:
-    """``RE=DTYPE`` or ``float=DTYPE``, split at the last ``=``."""
+    """Pairs from ``RE=DTYPE`` or ``float=DTYPE``, split at the last ``=``."""
     return [_halves("--cast", "RE=DTYPE", rule, rule.rpartition("=")) for rule in rules or []]
 
 
@@ -219,7 +219,7 @@ def halves(option: str, form: str, rule: str) -> tuple[str, str]:
 
 
 def sizes(texts: list[str] | None) -> dict[str, int]:
-    """``NAME=N`` each."""
+    """Sizes by name, from ``NAME=N`` each."""
     found: dict[str, int] = {}
     for text in texts or []:
         name, equals, number = text.partition("=")
@@ -231,7 +231,7 @@ def sizes(texts: list[str] | None) -> dict[str, int]:
 
 
 def renames(rules: list[str] | None) -> list[tuple[str, str]]:
-    r"""``RE=NEW`` split at the last ``=`` without a backslash; ``\=`` in NEW is an equals sign."""
+    r"""Pairs from ``RE=NEW``, split at the last ``=`` without a backslash; ``\=`` in NEW is an equals sign."""
     pairs = [
         _halves("--rename", "RE=NEW", rule, _at_last_bare_equals(rule)) for rule in rules or []
     ]

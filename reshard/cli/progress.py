@@ -36,7 +36,7 @@ def watching(as_json: bool) -> AbstractContextManager[Watcher | None]:
 
 
 def loading(watcher: Watcher | None, module: str) -> Watcher | None:
-    """A watcher that also imports ``module`` while the run only waits for the device."""
+    """A watcher that also imports ``module`` while the run waits for the device alone."""
     if watcher is None:
         return None
 

@@ -107,7 +107,7 @@ def verify_there(asked: Asked, a: str, b: str | None, options: Mapping[str, Any]
 def identity_there(
     identity: str | None, key: str | None, name: str | None, min_version: str | None
 ) -> dict[str, str]:
-    """The root, the text of the public key, and what it signed, where they are given. Private keys are refused here, and never sent."""
+    """The root, the text of the public key, and the signed name and version, if given. Private keys are refused, and never sent."""
     wanted = {"name": name, "min_version": min_version}
     given = {argument: text for argument, text in wanted.items() if text is not None}
     if identity is not None:
@@ -138,7 +138,7 @@ def map_there(given: str | None) -> dict[str, str]:
         return {}
     if given in recipe_names() or is_stored_name(given):
         return {"map": given}
-    load_map(given)  # an error in it is said here, with its line
+    load_map(given)  # an error in it is raised here, with its line
     return {"map": f"{Path(given).read_text('utf-8-sig')}\n"}
 
 
@@ -175,9 +175,9 @@ def verification_of(answer: VerificationAnswer) -> Verification:
 
 @contextmanager
 def connected(asked: Asked) -> Iterator[Client]:
-    """A client of the server for the block; its refusals are said in the words of the command line.
+    """A client of the server for the block; its errors name options of the command line.
 
-    Where the environment names the server, what is missing may be on this host, and a line says so.
+    Where the environment names the server, a missing path may be on this host, and a line says so.
     """
     try:
         with _client(asked.url, _token(asked.token_file)) as client, _words_for_options(asked.url):
@@ -221,7 +221,7 @@ def _words_for_options(server: str) -> Iterator[None]:
 
 @contextmanager
 def one_conversion(asked: Asked, conversion: str) -> Iterator[DeltaHandle]:
-    """The conversion or delta with this id, for the block; what the server refuses is said with the command that helps."""
+    """The conversion or delta with this id, for the block; errors of the server name the command that helps."""
     from reshard_server.client import ServiceError
 
     with connected(asked) as client:

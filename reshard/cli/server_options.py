@@ -1,4 +1,4 @@
-"""``--server`` and ``--token-file``: which server is asked, and with which token.
+"""``--server`` and ``--token-file``: the server to ask, and its token.
 
 Without ``--server`` the variable RESHARD_SERVER names the server. ``--server ''`` asks none.
 """
@@ -21,7 +21,7 @@ TOKEN_VARIABLE = "RESHARD_TOKEN"  # noqa: S105  (the name of a variable)
 
 
 def _server(what: str) -> Any:
-    """The option, with what the server does for a command."""
+    """The option; ``what`` says what the server does for a command."""
     return typer.Option(
         metavar="URL",
         help=f"{what} Default: the variable {SERVER_VARIABLE}.",
@@ -76,7 +76,7 @@ class Asked(Struct, frozen=True):
 
     Attributes:
         token_file: None where a variable has the token.
-        by_variable: whether a variable names the server, and no option, for a command that works on this host, too.
+        by_variable: true if a variable names the server, and no option, for a command that works on this host, too.
     """
 
     url: str
@@ -112,7 +112,7 @@ def refuse_here(asked: Asked, given: Mapping[str, Any]) -> None:
 
 
 def lets_a_server(asked: Asked, mend: str) -> str:
-    """The rest of a sentence: a server works, and what to do about it. Nobody is blamed for an option that was not given."""
+    """The rest of a sentence: a server works, and the remedy ``mend``. It blames no option that was not given."""
     if asked.by_variable:
         return f", but {SERVER_VARIABLE} lets the server {asked.url} do the work; {mend}, or let this host work (--server '')"
     return f", but --server lets a server do the work; {mend}, or leave --server out"
@@ -125,5 +125,5 @@ def choice_there(step: str | None, item: str | None, unlisted: str) -> dict[str,
 
 
 def is_stored_name(given: str) -> bool:
-    """Whether a layout or a map is none of this host's files, and has not the form of one: then the server may store it."""
+    """True if a layout or a map is no file of this host and does not look like one: then the server may store it."""
     return not (Path(given).exists() or Path(given).suffix or "/" in given)

@@ -1,7 +1,7 @@
 """Standard output and error: closed at the start, closed by a reader, or on a full disk.
 
 A reader that has seen enough (``reshard inspect ckpt | head -1``) closes the pipe. The work continues and ends with its
-own exit code: output that nobody reads is not a failure.
+own exit code: output without a reader is not a failure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Descriptor(io.RawIOBase):
     """A descriptor for output, which drops everything after a failed write.
 
     Attributes:
-        failure: why it failed; None also if the reader closed the pipe.
+        failure: the error of the failed write; None also if the reader closed the pipe.
     """
 
     failure: StorageError | None = None

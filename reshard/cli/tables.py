@@ -41,7 +41,7 @@ class Column(Struct, frozen=True):
     """A column of a table.
 
     Attributes:
-        right: whether its cells are aligned to the right.
+        right: true if its cells are aligned to the right.
         rank: 0 for a column that is always shown; others are left out, the highest rank first.
     """
 
@@ -60,7 +60,7 @@ def names_text(source: str | None, target: str) -> str:
 
 
 def sources_text(sources: Sequence[str] | UnsetType, source: str | None, target: str) -> str:
-    """As ``names_text``; of a tensor that a map makes of several others the first, and how many more.
+    """The names as in ``names_text``; for a tensor that a map makes of several others, the first and the number of the others.
 
     >>> sources_text(("q", "k", "v"), "q", "qkv"), sources_text(("q",), "q", "w")
     ('q +2 → qkv', 'q → w')
@@ -151,7 +151,7 @@ class _Form(Struct, frozen=True):
     Attributes:
         shown: their numbers.
         widths: their widths; 0 for names that have a line of their own.
-        right: whether each is aligned to the right.
+        right: true for each that is aligned to the right.
         room: the most columns of the screen.
     """
 
@@ -217,7 +217,7 @@ def name_width(names: Sequence[int], room: int) -> int:
 
 
 def chosen(widths: Sequence[int], ranks: Sequence[int], room: int) -> list[int]:
-    """Which columns are shown in ``room``: those of rank 0, and the others that fit beside them.
+    """The columns that are shown in ``room``: those of rank 0, and the others that fit beside them.
 
     >>> chosen([20, 10, 10], [0, 1, 2], 45), chosen([20, 10, 10], [0, 1, 2], 33)
     ([0, 1, 2], [0, 1])
@@ -276,7 +276,7 @@ def _padded(text: str, width: int, right: bool) -> str:
 
 
 def most_rows() -> int:
-    """Most rows of a table on stdout: a pipe gets all of them, so that ``inspect | grep NAME`` finds what is there."""
+    """Most rows of a table on stdout: a pipe gets all of them, so that ``inspect | grep NAME`` finds every tensor."""
     return MOST_ROWS if stdout_console().width < UNLIMITED else sys.maxsize
 
 

@@ -31,7 +31,7 @@ RULES = tuple(name for name, option in OPTIONS.items() if option.kind in ("patte
 PARSERS: Mapping[str, Callable[[Any], Any]] = {"rename": renames, "cast": casts, "sizes": sizes}
 
 _OF_EACH = ("layout", "mesh", "target")
-"""The options of which ``targets_of`` makes the targets; the other options apply to all targets."""
+"""The options from which ``targets_of`` makes the targets; the other options apply to all targets."""
 
 
 def declared(argument: str, among: Mapping[str, Option] = OPTIONS) -> Any:
@@ -54,7 +54,7 @@ def _names_of(argument: str, option: Option) -> list[str]:
 
 
 def _type_of(option: Option, default: Any) -> Any:
-    """The type that typer reads: how the words of a kind become a value."""
+    """The type from which typer knows how to parse the words of a kind."""
     if option.kind == "flag":
         return bool
     if option.kind in ("patterns", "pairs", "sizes"):
@@ -115,13 +115,13 @@ def check_words(
     options: Mapping[str, Any], meshes: Iterable[str | None], *, is_there: bool = False
 ) -> None:
     """A usage error for options and meshes that are wrong with any checkpoint; ``is_there``: a server converts."""
-    # Whether there may be a folder of records depends on the target.
+    # The target decides whether a folder of records is allowed.
     unknown, given = {"state"}, options.get("map")
     if is_there and given is not None and is_stored_name(given):
         unknown |= {"map", "sizes", "reverse"}  # the server has the map
     known = {k: v for k, v in library_options(options).items() if k not in unknown}
     if given is not None and not is_stored_name(given):
-        reshard.check_arguments(map=given)  # what a file says is no word of the command line
+        reshard.check_arguments(map=given)  # a file may be wrong: no usage error
     with usage():
         for mesh in {None, *meshes}:
             reshard.check_arguments(mesh=mesh, **known)

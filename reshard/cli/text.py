@@ -43,7 +43,7 @@ def count_of_parts(count: int, largest: Shape, shape: Shape) -> str:
 
 
 def chunks_text(shape: Shape, count: int, chunk: Shape | None, largest: Shape | None) -> str:
-    """How storage cuts a tensor: into chunks that are padded to ``chunk``, else of at most ``largest``."""
+    """The chunks of a tensor in storage: padded to ``chunk``, else of at most ``largest``."""
     if chunk is None or count == 0 or (count == 1 and chunk == shape):
         return count_of_parts(count, largest or shape, shape)
     return f"{count:,} of {shape_text(chunk)}"
@@ -101,7 +101,7 @@ def count_text(count: int, noun: str) -> str:
 
 
 def map_text(made: MapAnswer) -> str:
-    """What a map makes of a source, and that nothing is left open."""
+    """The effect of a map on a source, and that every element is used."""
     kinds = ((made.exact, "exact"), (made.rounded, "rounded"), (made.cast, "cast"))
     every = "all elements but those of crops" if made.cropped else "every element"
     tied = f"; {count_text(len(made.tied), 'pair')} must be equal" if made.tied else ""

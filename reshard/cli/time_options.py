@@ -52,7 +52,7 @@ Bandwidth = Annotated[
 
 
 def link_of(latency: float | None, bandwidth: int | None) -> dict[str, float]:
-    """What was given, under the names of ``RequestPlan.seconds``."""
+    """The given options, under the names of ``RequestPlan.seconds``."""
     given = {"latency_s": latency, "bytes_per_s": bandwidth}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -91,6 +91,6 @@ Nic = Annotated[
 
 
 def machines_of(hosts: int | None, cores: int | None, nic: int | None) -> dict[str, int]:
-    """What was given, under the names of ``ConversionPlan.time``; empty if no time was asked for."""
+    """The given options, under the names of ``ConversionPlan.time``; empty if no time was asked for."""
     given = {"hosts": hosts, "cores": cores, "nic_bytes_per_s": nic}
     return {name: value for name, value in given.items() if value is not None}

@@ -20,13 +20,13 @@ from reshard.version import __version__
 
 
 class Seen(Struct, frozen=True):
-    """What a host sees.
+    """The findings of one host.
 
     Attributes:
         version: of reshard.
         source: the state of the source; "" where it cannot be read.
-        error: why the source cannot be read, or the target not be written; "" for nothing.
-        attempts: the folder that it made in each folder of attempts, to be seen by the run.
+        error: the reason why the source cannot be read or the target cannot be written; "" without one.
+        attempts: the folder that it made in each folder of attempts; the run looks for it.
     """
 
     version: str
@@ -66,7 +66,7 @@ def check_hosts(
 
 
 def seen_here(source: str, elsewhere: Sequence[Elsewhere]) -> Seen:
-    """What this host sees; carried out there."""
+    """The findings of this host; runs on the host itself."""
     try:
         made = tuple(begin_attempt(e.attempts) if e.attempts else "" for e in elsewhere)
         for each in elsewhere:

@@ -25,11 +25,11 @@ class CheckedOptions(Struct, frozen=True):
     """The options of a target and the limits of its run, parsed.
 
     Attributes:
-        layout: where every element belongs; None keeps the source's layouts.
+        layout: the place of every element; None keeps the source's layouts.
         changes: the rules of the layout file, then those of the target.
         given_map: the map that makes the target's tensors; None where each is one of the source's.
         to: name of the target's format; None for the source's.
-        format_options: the options of every format, by name, parsed; the target's format takes its own of them.
+        format_options: the options of every format, by name, parsed; the target's format uses only its own.
         missing_chunks, overwrite, check, identity, state, unsafe_commit: as in ConvertOptions.
         max_growth: as in Limits.
     """
@@ -67,7 +67,7 @@ AS_ASKED = tuple(
 
 
 class CheckedTarget(Struct, frozen=True):
-    """One target of a conversion, and how it is to be made.
+    """One target of a conversion and its parsed options.
 
     Attributes:
         target: its path.
@@ -122,12 +122,12 @@ def parsed_options(asked: Target) -> dict[str, Any]:
 
 @cache
 def default_option(name: str) -> Any:
-    """The value that an option of a format has where none is given."""
+    """The default of an option of a format, parsed."""
     return format_options()[name].parse(name, getattr(Target(""), name))
 
 
 def check_targets(asked: Sequence[Target], limits: Limits) -> list[CheckedTarget]:
-    """Several targets, each as ``check_target`` has it; PlanError unless there is at least one."""
+    """Several targets, each checked by ``check_target``; PlanError unless there is at least one."""
     listed = list(asked) if isinstance(asked, Iterable) else []
     if not listed or not all(isinstance(one, Target) for one in listed):
         raise PlanError(f"targets is {asked!r}; expected a list of at least one reshard.Target")

@@ -87,9 +87,9 @@ def convert_one_part(
     options: Mapping[str, Any],
     progress: Callable[[Progress], None] | None = None,
 ) -> PartReport:
-    """Does one part, or what is left of it. ``options``: those of the target as plain data, as all parts must give them.
+    """Does one part, or what is left of it. ``options``: the target's options as plain data; all parts give the same.
 
-    Every part makes the same plan, and takes its own of the units (``engine.part_units``). It keeps what it did in a folder
+    Every part makes the same plan and takes its share of the units (``engine.part_units``). It keeps its work in a folder
     of its own, with its own lock and journal.
     """
     source, targets = local_paths(chosen.path, [target])
@@ -152,7 +152,7 @@ def _refuse_no_executor(executor: Any) -> None:
 
 
 def _note_source(run: Run) -> None:
-    """Notes the state of the source before anything of it is read: what is read is at least as new."""
+    """Notes the state of the source before reading it, so that no data is older than that state."""
     chosen = run.chosen
     state = source_state(chosen.root, chosen.deltas)
     run.keys = [
@@ -169,7 +169,7 @@ def _note_source(run: Run) -> None:
 
 
 def _find_finished(run: Run) -> bool:
-    """Reports the targets that are already finished results of this conversion; whether it found any."""
+    """Reports the targets that are already finished results of this conversion; true if there is any."""
     before = len(run.finished)
     for number, (target, key) in enumerate(zip(run.targets, run.keys, strict=True)):
         if number in run.finished or target.options.overwrite:
@@ -184,7 +184,7 @@ def _find_finished(run: Run) -> bool:
 
 
 def _open_and_plan(run: Run) -> Planned:
-    """Opens the source, plans and refuses; another run of this conversion may publish a target meanwhile."""
+    """Opens the source and plans; a target that another run published meanwhile counts as finished."""
     by_hosts = not run.scope.is_whole  # all parts have the plan that other hosts have
     while True:
         try:
@@ -204,7 +204,7 @@ def _open_and_plan(run: Run) -> Planned:
 
 
 def _planned_time(run: Run, planned: Planned) -> TimePlan | None:
-    """What the executor's hosts need for all targets; None for one host."""
+    """The time that the executor's hosts need for all targets; None for one host."""
     hosts = hosts_of(run.executor)
     if hosts == 1:
         return None
@@ -212,7 +212,7 @@ def _planned_time(run: Run, planned: Planned) -> TimePlan | None:
 
 
 def _fill(run: Run, planned: Planned, targets: Sequence[OpenTarget]) -> None:
-    """Fills what is left: by tasks, or from what the parts did. A part then seals what it did."""
+    """Fills what is left by tasks, or from the work of the parts. A part then seals its work."""
     if run.scope.is_whole:
         check_space_left(targets)
     if run.scope.is_commit:
@@ -226,7 +226,7 @@ def _fill(run: Run, planned: Planned, targets: Sequence[OpenTarget]) -> None:
 
 
 def _run_tasks(run: Run, planned: Planned, targets: Sequence[OpenTarget]) -> None:
-    """Does what is left to do of this run's part, and records it."""
+    """Runs the tasks that are left of this run's part, and records them."""
     plan = planned.summary.total
     runs: list[TargetRun | None] = [None] * len(run.targets)
     for target in targets:
@@ -264,7 +264,7 @@ def _publish(run: Run, target: OpenTarget) -> None:
 
 
 def _report(run: Run, target: OpenTarget, found: FinishedTarget) -> None:
-    # What a commit took over from parts was moved by them.
+    # The parts moved what a commit takes over.
     resumed_bytes = 0 if run.scope.is_commit else target.books.resumed_bytes
     report = made_report(target.job, found, run.seconds, resumed_bytes)
     run.reports[target.job.number] = report

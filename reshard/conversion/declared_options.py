@@ -1,6 +1,6 @@
 """The options of a target, declared: OPTIONS, by name, with what each surface needs (``reshard/options.py``).
 
-What every format has is declared here; each format declares its own.
+Options that every format has are declared here; each format declares its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OF_FORMATS: Mapping[str, Mapping[str, Option]] = {
 
 
 def _pair(old: str, new: str) -> str | tuple[str, str]:
-    """``old=new`` as earlier versions wrote it; where that could be another pair's text too, both apart."""
+    """``old=new``, as earlier versions wrote it; a tuple where that text would be ambiguous."""
     return (old, new) if "=" in old or "=" in new else f"{old}={new}"
 
 
@@ -40,7 +40,7 @@ def _pairs_text(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def _belong_to(title: str, options: Mapping[str, Option]) -> str:
-    """Which options are of a format, for the help."""
+    """The sentence of the help that lists the options of a format."""
     *first, last = (f"--{name.replace('_', '-')}" for name in options)
     others = (of for other, of in OF_FORMATS.items() if other != title)
     is_shared = any(options.keys() < of.keys() for of in others)

@@ -33,7 +33,7 @@ from reshard.storage.target import FileRange, first_changed, look
 
 
 class FinishedTarget(Struct, frozen=True):
-    """What became of a target that is proved.
+    """The outcome of a target that is proved.
 
     Attributes:
         results: of each tensor of the plan.
@@ -45,17 +45,17 @@ class FinishedTarget(Struct, frozen=True):
 
 
 def finish_target(target: OpenTarget, limits: Limits, progress: TotalProgress) -> FinishedTarget:
-    """Writes the metadata of a target and checks all of it; what became of it.
+    """Writes the metadata of a target, checks all of it, and returns the outcome.
 
-    Raises VerificationError or CorruptError where a digest is not what it must be, StorageError for a chunk
-    that is not there, SourceChangedError where the source is not what it was.
+    Raises VerificationError or CorruptError where a digest is wrong, StorageError for a missing chunk,
+    SourceChangedError where the source changed.
     """
     job, transaction = target.job, target.transaction
     results = target.books.results()
     seen = target.books.source_digests()
     check_sources(job.plan, job.reader, seen, target.books.source_crcs(), limits)
     check_equal(job.reader, job.equal, seen, limits)
-    if not transaction.root.traits.has_versions:  # those prove more right before the commit
+    if not transaction.root.traits.has_versions:  # else `check_put` proves more
         check_stored(target)
     digests, checksums = _digests(job, results), ChunkChecksums(target)
     markers = finish_files(target.output.files, target.noted_root, digests, checksums)
@@ -85,7 +85,7 @@ def _refuse_changed_source(job: TargetJob) -> None:
 
 
 def _digests(job: TargetJob, results: Sequence[TensorResult]) -> dict[str, str]:
-    """Each target tensor's digest; one whose chunks were copied encoded keeps what its source recorded."""
+    """Each target tensor's digest; one whose chunks were copied encoded keeps its source's."""
     digests: dict[str, str] = {}
     for tensor, result in zip(job.plan.tensors, results, strict=True):
         # Only a chunk of an equal tensor is copied as it is, so that the one source has the digest.
@@ -125,7 +125,7 @@ class ChunkChecksums(Struct, frozen=True):
 def check_stored(target: OpenTarget) -> None:
     """Raises StorageError, naming a tensor and its chunk, unless every chunk is below the output's root.
 
-    A worker that writes elsewhere, or someone who cleans up, does not disturb any digest.
+    Digests do not show that a worker wrote elsewhere, or that somebody removed files.
     """
     plan, output = target.job.plan, target.output
     is_stored = look(target.transaction.root)
@@ -147,8 +147,8 @@ def check_stored(target: OpenTarget) -> None:
 def check_put(target: OpenTarget, marks: Mapping[str, str]) -> None:
     """Raises StorageError unless every object of a target in a bucket is listed in the version that was put.
 
-    That is what this run has put, or the one that it resumes: chunks by the records, and all metadata. ``marks``: the
-    versions of those that its transaction has put.
+    These are the objects that this run, or the one that it resumes, has put: recorded chunks and all metadata. ``marks``:
+    the versions of the objects that the transaction has put.
     """
     plan = target.job.plan
     listed = target.transaction.root.view()
@@ -176,12 +176,12 @@ def _other_than_put(what: str) -> StorageError:
 
 
 def _raw_bytes(spec: TensorSpec, index: Index, encoding: Encoding) -> int | None:
-    """The size of a chunk that is not compressed, of which alone it is known."""
+    """The size of an uncompressed chunk; None for a compressed one, whose size is not known."""
     return None if encoding.compressor != "none" else closed_bytes(spec, encoding, index)
 
 
 def check_complete(reader: Reader) -> None:
-    """Raises CorruptError, naming a tensor and its chunk, where one of a checkpoint is gone or cut short."""
+    """Raises CorruptError, naming tensor and chunk, where a chunk of a checkpoint is missing or cut short."""
     for name, stored in reader.tensors.items():
         for index in stored.spec.storage.indices():
             extent = reader.locate(name, index)

@@ -1,4 +1,4 @@
-"""The identity of a target that an earlier run finished: the one that it records, or computed of what it holds now."""
+"""The identity of a target that an earlier run finished: recorded in it, or computed from its tensors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from reshard.storage.location import Location, locate
 
 
 class ExpectedBySource(Struct, frozen=True):
-    """What the weights of a finished target must be by what its source records.
+    """The weights that a finished target must have according to its source.
 
     Attributes:
         reader: the open source.
         tensors: those that the source's identity records, by name; None with deltas over the source, which record a root at most.
-        root: that the last of the deltas records; None without deltas.
+        root: the root that the last of the deltas records; None without deltas.
         origins: the source tensor of each target tensor; None where a map made them.
     """
 
@@ -49,7 +49,7 @@ def recorded_report(finished: Reader) -> IdentityReport | None:
 
 
 def _signers(folder: Location, root: str) -> tuple[str, ...]:
-    """Who signed a root, as the envelope in a folder says; none where it cannot be read or is of another root."""
+    """The signers of a root, from the envelope in a folder; none where it is unreadable or of another root."""
     try:
         found = recorded_signature(folder)
     except FormatError:
@@ -91,7 +91,7 @@ def finished_identity(
 
 
 def _expected(chosen: CheckpointPath, options: CheckedOptions) -> ExpectedBySource:
-    """What the source records; PlanError where it records nothing that the target could be compared with."""
+    """The weights that the source records; PlanError where it records nothing to compare the target with."""
     reader = open_to_convert(chosen, options.max_memory)
     origins = None if options.given_map is not None else _origins(reader, options)
     if reader.version is not None:
@@ -137,7 +137,7 @@ def _refuse_other_weights(
 def _others(
     found: WeightsIdentity, source: Mapping[str, TensorIdentity], origins: Mapping[str, str] | None
 ) -> Iterator[str]:
-    """The tensors of a target that are not those of its source, and those that it lacks."""
+    """The tensors of a target that differ from those of its source, and those that it lacks."""
     if origins is None:  # a map may take any of them
         known = {tensor.entry for tensor in source.values()}
         yield from (name for name, tensor in found.tensors.items() if tensor.entry not in known)

@@ -1,4 +1,4 @@
-"""KnownIdentity: what is done about the identity of a target's weights, known before anything is written."""
+"""KnownIdentity: the plan for the identity of a target's weights, made before anything is written."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from reshard.storage.location import Location, locate
 
 
 class KnownIdentity(Struct, frozen=True):
-    """What is done about the identity of a target.
+    """The plan for the identity of a target.
 
     Attributes:
-        mode: what was asked, or what is done where nothing was.
+        mode: as asked, or the default.
         of_source: the identity that the source records, if it is needed; None for a base with deltas, whose files are of the base.
-        root: that the last of the deltas records of the tensors of the target, if it does.
+        root: the root that the last of the deltas records for the target's tensors; None without one.
         signature: of the source's root, where the target's is the same.
         warnings: a sentence each.
     """
@@ -37,7 +37,7 @@ class KnownIdentity(Struct, frozen=True):
 def known_identity(
     asked: IdentityMode | None, plan: Plan, reader: Reader, source: Location
 ) -> KnownIdentity:
-    """What is done about the identity of a target, before anything is written; ``source`` answers from the listing of the call.
+    """The plan for the identity of a target, made before anything is written; ``source`` answers from the listing of the call.
 
     Raises PlanError where an identity must be carried or checked and the source has none, or tensors get other bits; CorruptError
     where the source's does not fit its tensors.
@@ -69,7 +69,7 @@ def known_identity(
 
 
 def _unasked(reader: Reader, source: Location) -> WeightsIdentity | None:
-    """The identity of a source for which nobody asked, so that an error says how to do without it."""
+    """The identity of a source, read unasked, so that an error says how to do without it."""
     try:
         return identity_of_source(reader, source, with_tree=True)
     except FormatError as error:
@@ -101,7 +101,7 @@ def _with_signature(
 def _with_deltas(
     asked: IdentityMode | None, plan: Plan, reader: Reader, version: WeightsVersion
 ) -> KnownIdentity:
-    """Of a base with deltas no tensor's hash is recorded, so that nothing can be carried."""
+    """The plan for a base with deltas: no tensor's hash is recorded, so that nothing can be carried."""
     if asked is None:
         return KnownIdentity("none")
     check_installed()
@@ -129,7 +129,7 @@ def identity_of_source(
 def identity_warnings(
     known: KnownIdentity, source: Reader, target: TargetCheckpoint
 ) -> tuple[str, ...]:
-    """Why a folder gets no signature of its source's, or no receipt though rules give it a root of its own."""
+    """Reasons why a folder gets no signature of its source, or no receipt though rules give it another root."""
     if target.form.file:
         return ()
     return *known.warnings, *_receipt_warnings(known, source, target)
@@ -165,7 +165,7 @@ def nothing_to(mode: IdentityMode, source: Reader) -> PlanError:
 
 
 def no_deltas_to(mode: IdentityMode, source: Reader) -> PlanError:
-    """The error where an identity must be carried or checked, and deltas over the source do not record what that takes."""
+    """The error where an identity must be carried or checked, and deltas over the source do not record enough for it."""
     return PlanError(
         f"an identity of {source.uri} with deltas over it cannot be {_DONE[mode]}: deltas record at most the root of what they make, which "
         "holds for all of its tensors under their names; compute the target's (identity)"
@@ -173,7 +173,7 @@ def no_deltas_to(mode: IdentityMode, source: Reader) -> PlanError:
 
 
 def keeps_bits(tensor: TensorPlan) -> bool:
-    """Whether a target tensor is a whole source tensor, bit for bit."""
+    """True if a target tensor is a whole source tensor, bit for bit."""
     if len(tensor.pieces) != 1:
         return False
     piece, spec = tensor.piece, tensor.target.spec

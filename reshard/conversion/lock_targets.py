@@ -1,4 +1,4 @@
-"""Locks the targets of a run, and begins each, or resumes what an earlier run left of it."""
+"""Locks the targets of a run, and begins each, or resumes an earlier run to it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from reshard.storage.targets import check_new, held_target
 def locked_targets(
     run: Run, planned: Planned, jobs: Sequence[TargetJob]
 ) -> Iterator[Sequence[OpenTarget]]:
-    """Opens and locks each target for the block. Where the block fails, what a run can resume is kept."""
+    """Opens and locks each target for the block. If the block fails, keeps the work that a run can resume."""
     outputs = [open_output(job, planned.limits(run.executor), run.scope.part) for job in jobs]
     opened: list[OpenTarget] = []
     with ExitStack() as locks, kept_where_useful(opened, len(run.targets)):
@@ -41,7 +41,7 @@ def locked_targets(
                     abort_own(target.transaction, job.key)
                     report_finished(run, job.number, result)
                     continue
-            if run.scope.agreed is not None:  # before anything may be removed that they did
+            if run.scope.agreed is not None:  # before any of their work may be removed
                 check_sealed(target, planned.summary.total, run.scope.agreed.parts)
             if run.scope.part is not None:
                 expect_part(target, planned.summary.total, run.scope.part)
@@ -51,7 +51,7 @@ def locked_targets(
 
 
 def _lock(run: Run, job: TargetJob, output: TargetOutput, locks: ExitStack) -> OpenTarget:
-    """The target while this run holds it alone: a part its own folder, a commit also every part."""
+    """Locks a target for this run alone: a part locks its own folder, a commit also every part."""
     unsafe, state, part = job.options.unsafe_commit, job.options.state, run.scope.part
     parts = held_parts(locks, job.place, run.scope.agreed.parts, state) if run.scope.agreed else {}
     if part is not None:
@@ -67,13 +67,13 @@ def _lock(run: Run, job: TargetJob, output: TargetOutput, locks: ExitStack) -> O
 
 
 def _published_meanwhile(job: TargetJob) -> Reader | None:
-    """The target, where another run of this conversion published it while this one planned."""
+    """The target if another run of this conversion published it while this one planned; else None."""
     return None if job.options.overwrite else open_result(str(job.place), job.key)
 
 
 @contextmanager
 def begun(run: Run, targets: Sequence[OpenTarget]) -> Iterator[None]:
-    """Begins each target, or resumes what an earlier run left; records can be appended in the block."""
+    """Begins each target, or resumes an earlier run to it; records can be appended in the block."""
     with ExitStack() as open_records:
         for target in targets:
             with about_target(target.job.name):
@@ -88,14 +88,14 @@ def _begin(run: Run, target: OpenTarget) -> None:
         check_new(job.place, overwrite=job.options.overwrite, file=job.file)
         _refuse_parts(target)
     if run.scope.is_commit and not job.place.traits.renames:
-        return  # the objects of its parts are in their places, so that nothing of them must be removed
+        return  # the objects of its parts are in their places, and none may be removed
     begin_or_resume(target, prepares=run.scope.part is None)  # parts make only files of their own
     if job.by_hosts and not run.scope.is_commit:
         target.output = replace(target.output, elsewhere=target.transaction.open_elsewhere())
 
 
 def _refuse_parts(target: OpenTarget) -> None:
-    """What parts of a conversion have done is not removed unless that is asked for."""
+    """Raises ResumeError where parts of a conversion were begun; removes them if a restart is asked for."""
     place, options = target.job.place, target.job.options
     if not target.transaction.has_parts():
         return

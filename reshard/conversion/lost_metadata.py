@@ -1,4 +1,4 @@
-"""Warnings about what stands beside the tensors of a source and a target lacks, or what is not true of its tensors any more."""
+"""Warnings about metadata beside the tensors: left out of a target, or carried though no longer true of its tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COUNT = "total_parameters"
 
 
 def lost_metadata(reader: Reader, target: TargetCheckpoint) -> Iterator[str]:
-    """One sentence each for what is left out, and for what is carried though tensors have other names, bits or sizes now."""
+    """One sentence each for metadata that is left out, or carried though tensors have other names, bits or sizes now."""
     kept = reader.metadata
     yield from kept.left_out
     if reader.format != target.form.format:
@@ -56,7 +56,7 @@ def _of_other_format(reader: Reader, target: TargetCheckpoint) -> Iterator[str]:
 
 
 def _stale(reader: Reader, target: TargetCheckpoint) -> list[str]:
-    """The keys of the texts that may be about tensors that are not as they were.
+    """The keys of the texts that may describe tensors that changed.
 
     A text is about a tensor whose name is its key or itself: an alias of tied tensors names the one that was kept. A key in the
     module of tensors is about one that its writer took apart (torchao: ``layer.weight`` for ``layer._weight_qdata``).

@@ -1,6 +1,6 @@
 """Makes the plan of a conversion: opens its source, plans for each target, and refuses what can be refused before a byte moves.
 
-``planning/`` decides what must move, from metadata alone; what is asked of stores for it is asked here.
+``planning/`` decides from metadata alone what must move; this module asks the stores.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from reshard.storage.target import traits_at
 from reshard.storage.targets import check_place, target_text
 
 _HELD_TEXTS = 6
-"""How often the metadata beside the tensors is in memory while a header or a record with it is made."""
+"""Copies of the metadata beside the tensors that are in memory while a header or a record with it is made."""
 
 _FOUND = Requests(head=1, list=1)
-"""Looking whether something is at the name of a target, which a run does once more than its plan."""
+"""Requests that look for an existing target, which a run makes once more than its plan."""
 
 
 def plan_conversions(
     chosen: CheckpointPath, targets: Sequence[CheckedTarget], hosts: int = 1
 ) -> MultiConversionPlan:
-    """What a conversion to ``targets`` on so many hosts will do; raises what can be refused before a byte moves."""
+    """The plan of a conversion to ``targets`` on so many hosts; raises what can be refused before a byte moves."""
     source, targets = local_paths(chosen.path, targets)
     planned = plan_targets(replace(chosen, path=source), targets, by_hosts=hosts > 1)
     in_buckets = sum(traits_at(target.target).by_requests for target in targets)
@@ -70,7 +70,7 @@ def plan_conversions(
 def plan_without_target(
     chosen: CheckpointPath, target: CheckedTarget, hosts: int = 1
 ) -> ConversionPlan:
-    """The plan of a conversion on so many hosts whose target has no name yet."""
+    """The plan, for so many hosts, of a conversion whose target has no name yet."""
     planned = plan_unnamed(chosen, target.options, by_hosts=hosts > 1)
     requests = plan_requests(planned, [target], chosen)
     return with_requests(planned.summary, requests).plans[0]
@@ -79,7 +79,7 @@ def plan_without_target(
 def with_requests(
     summary: MultiConversionPlan, requests: RequestPlan | None
 ) -> MultiConversionPlan:
-    """The plan with its requests, which are those of its target, too, if there is only one."""
+    """The plan with its requests; a single target gets them too."""
     plans = summary.plans
     if len(plans) == 1:
         plans = (replace(plans[0], requests=requests),)
@@ -93,10 +93,10 @@ def plan_requests(
     more: Requests = NONE,
     finished: Collection[int] = (),
 ) -> RequestPlan | None:
-    """What a conversion will ask of buckets; None where neither its source nor a target is in one.
+    """The requests of a conversion to buckets; None where neither its source nor a target is in one.
 
     Args:
-        more: what the conversion will do besides before its plan.
+        more: requests that the conversion makes besides, before its plan.
         finished: numbers of targets that are there already.
     """
     left = {n: target for n, target in enumerate(targets) if n not in finished}
@@ -131,7 +131,7 @@ def plan_unnamed(
 def local_paths(
     source: str, targets: Sequence[CheckedTarget]
 ) -> tuple[str, tuple[CheckedTarget, ...]]:
-    """The same with local paths instead of ``file://`` URLs. Refuses targets that are, or contain, one another."""
+    """Source and targets with local paths instead of ``file://`` URLs. Refuses targets that are, or contain, one another."""
     source = source_text(source)
     named = tuple(replace(target, target=target_text(target.target)) for target in targets)
     check_apart([locate(target.target) for target in named])
@@ -192,7 +192,7 @@ def _forms(
     places: Sequence[Location],
     finished: Collection[int],
 ) -> list[Form]:
-    """The form of each target; refuses a place where what is there may not be replaced."""
+    """The form of each target; refuses a place whose content may not be replaced."""
     forms = []
     for number, (target, place) in enumerate(zip(targets, places, strict=True)):
         with about_target(error_name(target, targets)):
@@ -207,7 +207,7 @@ def _forms(
 
 
 def error_name(target: CheckedTarget, targets: Sequence[CheckedTarget]) -> str | None:
-    """What errors call a target; None where it is the only one."""
+    """The name of a target in errors; None where it is the only one."""
     return target.target if len(targets) > 1 else None
 
 
@@ -217,7 +217,7 @@ def _multi_plan(
     options: Sequence[CheckedOptions],
     executor: Executor | None = None,
 ) -> MultiPlan:
-    """In processes where that is faster, unless source or target need a library, or the executor decides that.
+    """The joint plan; in processes where that is faster, unless source or target need a library, or the executor decides.
 
     On several hosts each has the memory and the workers of the plan.
     """
@@ -235,7 +235,7 @@ def _multi_plan(
 
 
 def _needs_library(reader: Reader, targets: Sequence[TargetPlan]) -> bool:
-    """Whether tasks use a bucket or a database, by a library that takes much memory in each process."""
+    """True if tasks use a bucket or a database, whose library takes much memory in each process."""
     places = [locate(reader.uri).traits, *(target.traits for target in targets)]
     return any(place.range_bytes for place in places) or any(
         t.checkpoint.form.put_bytes(0) is not None for t in targets
@@ -286,7 +286,7 @@ def _strings(checkpoint: TargetCheckpoint) -> list[str]:
 
 
 def _missing(reader: Reader, target: TargetPlan, options: CheckedOptions) -> dict[str, Stored]:
-    """The tensors of which chunks are not stored, among those that the target takes; CorruptError where they are refused."""
+    """The tensors that lack stored chunks, among those that the target takes; CorruptError where they are refused."""
     pieces = (demand.piece for demand in target.demands)
     names = dict.fromkeys(piece.source for piece in pieces if piece.fill is None)
     return check_missing(reader, names, options.missing_chunks)
@@ -295,7 +295,7 @@ def _missing(reader: Reader, target: TargetPlan, options: CheckedOptions) -> dic
 def _metadata_bytes(
     reader: Reader, targets: Sequence[TargetCheckpoint], options: Sequence[CheckedOptions]
 ) -> int:
-    """What source and targets keep in memory; targets that are read back are opened one after the other."""
+    """Memory of the metadata of source and targets; targets that are read back are opened one after the other."""
     is_read_back = any(each.check == "readback" for each in options)
     read_back = reader.metadata_bytes if is_read_back else 0
     written = sum(
@@ -306,7 +306,7 @@ def _metadata_bytes(
 
 
 def _device_id_bytes(target: TargetCheckpoint) -> int:
-    """Of the text that names the devices of every tensor, which Orbax wants for each anew."""
+    """Bytes of the text that names the devices of a tensor, which Orbax repeats for each tensor."""
     meshes = (t.spec.layout.device_mesh for t in target.tensors.values() if t.spec.layout)
     return sum(
         BYTES_PER_DEVICE_ID * len(mesh.device_ids) for mesh in meshes if mesh and mesh.device_ids

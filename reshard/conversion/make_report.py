@@ -1,4 +1,4 @@
-"""Makes the reports of a conversion: of what became of its tensors, of a part of it, and of all of its targets."""
+"""Makes the reports of a conversion: of one target, of one part, and of all targets."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def report_finished(run: Run, number: int, result: Reader) -> None:
         part = PartReport(*ends, str(run.scope.part), seconds=run.seconds, already_done=True)
         run.part_reports[number] = part
         return
-    if run.scope.is_commit:  # who commits has no wish
+    if run.scope.is_commit:  # `commit` takes no identity option
         identity = recorded_report(result)
         run.reports[number] = finished_report(*ends, result, run.seconds, identity)
         return
@@ -80,7 +80,7 @@ def report_finished(run: Run, number: int, result: Reader) -> None:
 
 
 def _without_identity(target: CheckedTarget, result: Reader) -> tuple[str, ...]:
-    """A warning where an identity is asked for, and the folder, which has a place for it, records none."""
+    """A warning where an identity is asked for and the folder records none."""
     folder = locate(result.uri)
     if target.options.identity in (None, "none") or not folder.is_folder():
         return ()
@@ -93,7 +93,7 @@ def _without_identity(target: CheckedTarget, result: Reader) -> tuple[str, ...]:
 
 
 def _kept(tensor: StoredTensor) -> TensorReport:
-    """The report of a tensor of a finished target, which does not record where the tensor came from."""
+    """The report of a tensor of a finished target, which does not record the tensor's source."""
     spec = tensor.spec
     return TensorReport(
         source=None,
@@ -118,7 +118,7 @@ def _proof(result: TensorResult, options: CheckedOptions) -> Proof:
 def made_report(
     job: TargetJob, found: FinishedTarget, seconds: float, resumed_bytes: int
 ) -> ConversionReport:
-    """What a conversion did, in this run and in those that it resumed."""
+    """The report of a conversion: of this run and of those that it resumed."""
     results = found.results
     return ConversionReport(
         job.summary.source,
@@ -163,7 +163,7 @@ def _tensor_report(
 
 
 def part_report(target: OpenTarget, part: Part, read_bytes: int, seconds: float) -> PartReport:
-    """What a part did, in this run, which read so much, and in those that it resumed."""
+    """The report of a part: of this run, which read ``read_bytes``, and of those that it resumed."""
     books, job = target.books, target.job
     return PartReport(
         job.summary.source,

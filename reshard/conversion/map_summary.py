@@ -1,4 +1,4 @@
-"""MapSummary: what a map makes of a source, as plans and reports say it."""
+"""MapSummary: the effect of a map on a source, as plans and reports show it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from reshard.record import Record, counted
 
 
 class MapSummary(Record, frozen=True):
-    """What a map makes of a source; a plan has it only if every element is used, and every element written once.
+    """The effect of a map on a source; a plan has it only if every source element is used and every target element is written once.
 
     Attributes:
         sources: tensors of the source that are taken.
         targets: tensors that are made of them.
-        exact: those of which every bit is the source's; factors that are powers of two count, short of subnormals.
+        exact: those whose every bit is the source's; factors that are powers of two count, short of subnormals.
         rounded: those that arithmetic may round.
         cast: those of another dtype.
         tied: pairs of source tensors that must be equal; the first is not written.
-        cropped: source tensors of which a part is taken.
+        cropped: source tensors that are taken in part.
     """
 
     sources: int
@@ -63,7 +63,7 @@ class MapSummary(Record, frozen=True):
 
 
 def change_of(tensor: TensorPlan) -> Change:
-    """What becomes of a tensor's elements."""
+    """The change to a tensor's elements."""
     pieces = tensor.pieces
     if any(p.arithmetic is not None and not p.arithmetic.is_exact for p in pieces):
         return "rounded"

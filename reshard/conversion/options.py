@@ -38,7 +38,7 @@ LIBRARY_NAMES = {"verify": "check"}
 
 
 class ConvertOptions(TypedDict, total=False):
-    """How one target of a conversion is made; every option can be left out.
+    """The options of one target of a conversion; each can be left out.
 
     Attributes:
         layout: a layout file's path or content, a LayoutMap, or a tree of TensorLayouts, jax shardings,
@@ -47,7 +47,7 @@ class ConvertOptions(TypedDict, total=False):
         mesh: a DeviceMesh, also of Keras, a ``jax.sharding.Mesh`` or ``"data=4,model=2"``. It replaces the mesh of a layout file, and is
             the mesh of a tree's PartitionSpecs. Without a layout every tensor keeps the source's axes, over this
             mesh.
-        missing_axes: what to do with axes of the source or of a layout file that ``mesh`` lacks. ``"error"``, the default, refuses
+        missing_axes: treatment of axes of the source or of a layout file that ``mesh`` lacks. ``"error"``, the default, refuses
             them; ``"replicate"`` replicates the dimensions that they split, with a warning.
         select: patterns that are searched in names; tensors that one of them finds are kept. Without patterns all are kept.
         drop: patterns that are searched in names; tensors that one of them finds are left out, after ``select``.
@@ -67,7 +67,7 @@ class ConvertOptions(TypedDict, total=False):
         ocdbt: pack the target into one OCDBT database instead of plain files.
         style: Orbax's form of the target, ``"v0"`` or ``"v1"``; None, the default, keeps the source's.
         to: the target's format, ``"orbax"``, ``"safetensors"``, ``"dcp"`` (of torch, with ``.metadata`` and ``.distcp`` files),
-            ``"tensorflow"``, whose target is what the names of its files begin with, or ``"keras"``, a ``.weights.h5`` file. None, the
+            ``"tensorflow"``, whose target is the beginning of its files' names, or ``"keras"``, a ``.weights.h5`` file. None, the
             default, takes safetensors for a target whose name ends in ``.safetensors``, keras for ``.weights.h5``, else the source's
             format. ``ocdbt``, ``style``, ``compression`` and
             ``chunk_bytes`` are options of Orbax, the next five of safetensors, and the first two of these of TensorFlow too.
@@ -80,26 +80,26 @@ class ConvertOptions(TypedDict, total=False):
             slice, is never split. For a TensorFlow target it means ``"shards"``.
         file_names: the pattern of the files' names, such as ``"model-{number:05d}-of-{count:05d}.safetensors"``.
             ``{number}`` counts from 1, ``{rank}`` from 0. None keeps the name of the source's model where its format stays.
-        carry: whether the other files beside the weights of a safetensors source, such as ``config.json``, are copied
-            to the target, and folders of at most 64 MiB; a warning names larger ones.
+        carry: copy the other files beside the weights of a safetensors source, such as ``config.json``, to the target,
+            and folders of at most 64 MiB; a warning names larger ones.
         config: a folder with ``config.json``, from which it and the tokenizer's and other small files are copied. The config is held
             against names and shapes of the target first.
-        missing_chunks: what to do where chunks of the source's tensors are not stored. ``"refuse"`` raises CorruptError;
+        missing_chunks: treatment of chunks of the source's tensors that are not stored. ``"refuse"`` raises CorruptError;
             ``"warn"`` and ``"allow"`` take the fill value, mostly 0, with or without a warning. None, the default, refuses
             them where the checkpoint records that it stores every chunk, and else warns: older versions of Orbax leave out
             chunks that hold nothing but the fill value.
-        check: how the target is verified before it appears. ``"written"``, the default, compares the digest of what
+        check: verification of the target before it appears. ``"written"``, the default, compares the digest of what
             was read with the digest of what was written, tensor by tensor; ``"readback"`` also reads the
             target again, and only then does the report say "proved".
-        identity: what is done about the identity of the weights (``reshard.identify``). ``"carry"`` copies the source's into the target
+        identity: treatment of the identity of the weights (``reshard.identify``). ``"carry"`` copies the source's into the target
             where every digest is the recorded one; ``"compute"`` hashes what was written; ``"check"`` does so too, and publishes only
             if the root is the source's, and both read a target that was finished before; ``"none"`` does nothing. None, the default, carries
             where the source has one and no tensor gets other bits.
-        overwrite: whether an existing target may be replaced.
+        overwrite: replace an existing target.
         restart: start over instead of resuming an interrupted run to this target.
         state: the URL of a folder in a bucket, for the records by which a run to a bucket resumes. None, the default, keeps
             them beside the target.
-        unsafe_commit: whether to write also to a bucket without conditional writes. Two runs to one target could mix there: make sure
+        unsafe_commit: write also to a bucket without conditional writes. Two runs to one target could mix there: make sure
             that there is only one.
     """
 

@@ -30,9 +30,9 @@ class PlannedTensor(Record, frozen=True):
 
     Attributes:
         partition: strategy, amount and axis, where the target is split by count or size.
-        slices: who holds what of the target, where ``target.slices`` does not say it.
-        sources: of a map all source tensors, of which ``source`` is the first; else None.
-        change: of a map what becomes of the elements; else None.
+        slices: the slices of the target, where ``target.slices`` does not give them.
+        sources: with a map, all source tensors, ``source`` first; else None.
+        change: with a map, the change to the elements; else None.
     """
 
     source: TensorSpec
@@ -51,7 +51,7 @@ class PlannedTensor(Record, frozen=True):
 
     @property
     def source_shards(self) -> Grid | None:
-        """How the source's layout cuts it; None where the source recorded no layout, and where a map makes other tensors of it."""
+        """The slices of the source's layout; None where it recorded no layout, and where a map makes other tensors of it."""
         is_own = self.source.layout is not None and self.sources is None
         return self.source.slices if is_own else None
 
@@ -93,7 +93,7 @@ class PlannedTensor(Record, frozen=True):
 
     @property
     def target_shards(self) -> Grid | None:
-        """How the target's layout cuts it; None where neither a layout nor a partition does.
+        """The slices of the target's layout or partition; None without either.
 
         The chunks that are stored (``target.storage``) may be larger or smaller than the shards.
         """
@@ -109,19 +109,19 @@ def _shares(plan: TensorPlan) -> tuple[tuple[int, int, float], ...]:
 
 
 class ConversionPlan(Record, frozen=True):
-    """What a conversion will do, before it does it.
+    """The plan of a conversion, made before anything is written.
 
     Attributes:
-        target: None where none was named; then what depends on it is not known.
+        target: None where none was named; then nothing that depends on it is known.
         carried: leaves that are no tensors and travel along unchanged.
         dropped: leaves of the source that are left out.
-        free_bytes: what the target's file system has left.
-        missing_chunks: how many chunks of each source tensor are not stored, of those that lack any; the fill value is taken
-            in their place.
+        free_bytes: bytes that are free on the target's file system.
+        missing_chunks: number of chunks that are not stored, by the name of each source tensor that lacks any; the fill
+            value is taken in their place.
         requests: to buckets, where the source or the target is in one; of several targets ``MultiConversionPlan`` has
             those of all together.
-        map: what a map makes of the source; None without one.
-        identity: what the identity of the target's weights costs; None where none is made.
+        map: the effect of the map on the source; None without one.
+        identity: the cost of the identity of the target's weights; None where none is made.
         quantized: the weights of the source that are codes with scales, in words; "" where it has none.
     """
 
@@ -147,7 +147,7 @@ class ConversionPlan(Record, frozen=True):
     def _document(
         self, shares: bool = False, time: TimePlan | None = None, **link: float
     ) -> PlanAnswer:
-        """``link`` is what ``RequestPlan.seconds`` takes. ``shares`` and ``time`` are there only if they were asked for."""
+        """The answer; ``link``: arguments of ``RequestPlan.seconds``. It has ``shares`` and ``time`` only if they were asked for."""
         return PlanAnswer(
             source=self.source,
             target=self.target,
@@ -167,7 +167,7 @@ class ConversionPlan(Record, frozen=True):
 
     @property
     def tasks(self) -> int:
-        """How many tasks fill the tensors."""
+        """Number of tasks that fill the tensors."""
         return self.plan.tasks
 
     @property
@@ -187,7 +187,7 @@ class ConversionPlan(Record, frozen=True):
 
     @property
     def metadata_bytes(self) -> int:
-        """What the checkpoint's index and the plan itself keep in memory."""
+        """Memory of the checkpoint's index and of the plan itself."""
         return self.plan.metadata_bytes
 
     @property
@@ -202,12 +202,12 @@ class ConversionPlan(Record, frozen=True):
         cores: int | None = None,
         latency_s: float = RequestPlan.LATENCY_S,
     ) -> TimePlan:
-        """How long the conversion takes, and what it waits for; PlanError for numbers that are not possible.
+        """The time that the conversion takes, and its bottleneck; PlanError for impossible numbers.
 
         Args:
-            hosts: that share the work.
-            nic_bytes_per_s: what each host's network interface carries in each direction; without it the network is not
-                counted.
+            hosts: number of hosts that share the work.
+            nic_bytes_per_s: bytes per second of each host's network interface in each direction; without it the network is
+                not counted.
             cores: processors of each host; the default is those of this machine. Each of the plan's workers uses one.
             latency_s: of a request to a bucket.
         """
@@ -221,12 +221,12 @@ class ConversionPlan(Record, frozen=True):
 
 
 def _requests_to(place: str | None) -> RequestTraits:
-    """What requests to the store of a place do; None is a target without a name."""
+    """The traits of requests to the store of a place; None is a target without a name."""
     return traits_at(place).requests
 
 
 def core_seconds(plans: Sequence[ConversionPlan]) -> float:
-    """What the identities of targets take on one processor, after their tasks."""
+    """Seconds of one processor that the identities of targets take, after their tasks."""
     return sum(plan.identity.core_s for plan in plans if plan.identity is not None)
 
 
@@ -257,11 +257,11 @@ def _costs(plan: Plan, peak_bytes: int) -> str:
 
 
 class MultiConversionPlan(Record, frozen=True):
-    """What a conversion to several targets will do, before it does it.
+    """The plan of a conversion to several targets, made before anything is written.
 
     Attributes:
         plans: of each target, in the order in which they were given.
-        total: which of their tensors share a read, and what all of it costs.
+        total: the reads that their tensors share, and the cost of all.
         requests: to buckets, where the source or a target is in one.
     """
 
@@ -277,7 +277,7 @@ class MultiConversionPlan(Record, frozen=True):
         cores: int | None = None,
         latency_s: float = RequestPlan.LATENCY_S,
     ) -> TimePlan:
-        """How long all targets together take, as ``ConversionPlan.time`` says it of one; a shared read counts once."""
+        """The time that all targets together take, as ``ConversionPlan.time`` gives it for one; a shared read counts once."""
         from reshard.planning.times import plan_time
 
         machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
@@ -296,7 +296,7 @@ class MultiConversionPlan(Record, frozen=True):
     def _document(
         self, shares: bool = False, time: TimePlan | None = None, **link: float
     ) -> MultiPlanAnswer:
-        """As ``ConversionPlan.document``."""
+        """The answer; arguments as for ``ConversionPlan``."""
         joint = self.total
         return MultiPlanAnswer(
             source=self.source,

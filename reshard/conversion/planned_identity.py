@@ -1,4 +1,4 @@
-"""PlannedIdentity: what the identity of a target costs, known before anything is written."""
+"""PlannedIdentity: the cost of a target's identity, known before anything is written."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from reshard.planning.cost import DECODE_BYTES_PER_SECOND
 from reshard.record import Record
 
 HASH_BYTES_PER_SECOND = 1.7e9
-"""Reading what was written, finding its tiles and hashing them, on one core (measured, docs/decisions/0065)."""
+"""Reading the written bytes, finding their tiles and hashing them, on one core (measured, docs/decisions/0065)."""
 
 
 class PlannedIdentity(Record, frozen=True):
-    """What the identity of a target's weights costs.
+    """The cost of the identity of a target's weights.
 
     Attributes:
-        how: what is done: carry, compute or check.
+        how: carry, compute or check.
         read_bytes: of the target's tensors, which are read once more to be hashed; 0 where the identity is carried.
-        decoded_bytes: those of them that are stored compressed, so that they are decoded, also where chunks were kept as they were.
+        decoded_bytes: those of them that are stored compressed and must be decoded, also where chunks were copied encoded.
         peak_bytes: buffers in memory at the worst moment; never above ``max_memory``.
         core_s: seconds of one processor, about.
         source: root that the source records; None where it records none, and then no receipt is written.
@@ -51,7 +51,7 @@ class PlannedIdentity(Record, frozen=True):
 def planned_identity(
     known: KnownIdentity, target: TargetCheckpoint, max_memory: int, workers: int
 ) -> PlannedIdentity | None:
-    """What an identity costs; None where none is made. MemoryBudgetError where hashing needs more memory."""
+    """The cost of an identity; None where none is made. MemoryBudgetError where hashing needs more memory."""
     source = None if known.of_source is None else known.of_source.root
     if known.mode == "none":
         return None

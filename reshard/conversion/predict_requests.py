@@ -66,7 +66,7 @@ SAMPLES = 64
 def predict_requests(
     planned: Planned, left: Mapping[int, CheckedTarget], chosen: CheckpointPath, more: Requests
 ) -> RequestPlan:
-    """What a conversion to the targets that are ``left``, by number, will ask of buckets, and ``more`` that it does before.
+    """The requests to buckets of a conversion to the targets that are ``left``, by number, and ``more`` that it makes before.
 
     Opening the source and looking at the targets was done already, so that it is counted and not estimated.
     """
@@ -95,7 +95,7 @@ def _segment_deletes(targets: Iterable[CheckedTarget]) -> int:
 
 
 class SourceTensor(Struct, frozen=True):
-    """A source tensor: how it is stored, its chunks, and where one of them is as an example; None where none is in a file."""
+    """A source tensor: its storage, its chunks, and the extent of one of them as an example; None where none is in a file."""
 
     stored: StoredTensor
     chunks: ChunkReads
@@ -134,7 +134,7 @@ def source_tensor(reader: Reader, name: str, range_bytes: int) -> SourceTensor:
 
 
 def _requests_of_ranges(lengths: Sequence[int], range_bytes: int, step: float) -> Requests:
-    """What reading stretches of these lengths takes, each ``step`` times; nothing where reads are no requests."""
+    """The requests to read stretches of these lengths, each ``step`` times; none where reads are no requests."""
     if not range_bytes:
         return NONE
     gets = sum(-(-length // range_bytes) for length in lengths)
@@ -153,7 +153,7 @@ def _lengths_read(extent: Extent) -> Iterator[int]:
 def requests_of_source(
     planned: Planned, targets: Mapping[int, CheckedTarget], tensors: SourceTensors, root: Location
 ) -> RequestPlan:
-    """What reading the chunks of a source in a bucket takes, and listing it again at the end for each target."""
+    """The requests to read the chunks of a source in a bucket, and to list it again at the end for each target."""
     total, data = planned.summary.total, NONE
     for read in total.reads:
         left = list(dict.fromkeys(at.target for at in read.fills if at.target in targets))
@@ -170,7 +170,7 @@ def requests_of_source(
 def _requests_of_read(
     read: Read, fill: Fill, asked: Sequence[CheckedTarget], tensors: SourceTensors, range_bytes: int
 ) -> Requests:
-    """What one read of a tensor takes, for all targets that share it.
+    """The requests of one read of a tensor, for all targets that share it.
 
     Chunks that are copied encoded are read once for each target that takes them in parts; if there is none, once for all that
     take them whole. They are read again for digests, where something asks for them.
@@ -192,7 +192,7 @@ def _requests_of_read(
 def _requests_of_decoding(
     read: Read, fill: Fill, number: int, tensors: SourceTensors, range_bytes: int
 ) -> Requests:
-    """What decoding one piece of a read takes."""
+    """The requests to decode one piece of a read."""
     tensor = tensors[fill.pieces[number].source]
     encoding = tensor.stored.encoding
     reading = reading_of(
@@ -207,9 +207,9 @@ WayOfCopy = Literal["store", "parts", "whole"]
 
 
 def _way_of_copy(tensor: SourceTensor, target: str, *, is_alone: bool) -> WayOfCopy:
-    """How chunks are copied that are the same on both sides: by the store itself, in parts, or whole through memory.
+    """The way to copy chunks that are the same on both sides: by the store itself, in parts, or whole through memory.
 
-    ``is_alone``: whether no other target is filled from the same read.
+    ``is_alone``: true if no other target is filled from the same read.
     """
     example, nbytes = tensor.example, round(tensor.chunks.mean_bytes)
     if example is None or traits_at(target).in_place:
@@ -224,7 +224,7 @@ def _way_of_copy(tensor: SourceTensor, target: str, *, is_alone: bool) -> WayOfC
 def requests_of_target(
     planned: Planned, number: int, target: CheckedTarget, tensors: SourceTensors
 ) -> RequestPlan:
-    """What writing target ``number`` takes, which is in a bucket."""
+    """The requests to write target ``number``, which is in a bucket."""
     plan, checkpoint = planned.summary.plans[number].plan, planned.checkpoints[number]
     root = locate(target.target)
     store = root.traits.requests
@@ -261,7 +261,7 @@ def requests_of_target(
 
 
 def _tensors_of_shared_reads(reads: Iterable[Read], target: int) -> set[int]:
-    """The tensors of a target whose reads others share."""
+    """The tensors of a target whose reads other tensors share."""
     shared = (read.fills for read in reads if len(read.fills) > 1)
     return {at.tensor for fills in shared for at in fills if at.target == target}
 
@@ -269,7 +269,7 @@ def _tensors_of_shared_reads(reads: Iterable[Read], target: int) -> set[int]:
 def _requests_of_chunks(
     writing: Writing, tensor: SourceTensor, target: str, *, is_alone: bool
 ) -> Requests:
-    """What chunks take that are files of their own."""
+    """The requests to write chunks that are files of their own."""
     traits = traits_at(target)
     if not writing.copied:
         return Requests(put=writing.puts, sent_bytes=_encoded_bytes(writing, tensor))
@@ -289,7 +289,7 @@ def _requests_of_upload(traits: Traits, nbytes: int) -> Requests:
 
 
 def _encoded_bytes(writing: Writing, tensor: SourceTensor) -> int:
-    """Bytes of a target's chunks as they are stored: what is compressed anew is taken to shrink as it did in the source."""
+    """Stored bytes of a target's chunks; recompressed chunks are taken to shrink as they did in the source."""
     mean_bytes, decoded = tensor.chunks.mean_bytes, tensor.stored.spec.chunk_bytes
     if writing.raw or tensor.stored.encoding.compressor == "none" or not mean_bytes:
         return writing.nbytes
@@ -299,7 +299,7 @@ def _encoded_bytes(writing: Writing, tensor: SourceTensor) -> int:
 def _requests_of_shared_files(
     written: Iterable[Writing], target: FileMap, traits: Traits
 ) -> Requests:
-    """What files take that chunks share."""
+    """The requests to write files that chunks share."""
     chunks = (
         (one.target, index) for one in written if one.shared for index in one.chunks.indices()
     )
@@ -309,7 +309,7 @@ def _requests_of_shared_files(
 
 
 def _requests_of_items(checkpoint: TargetCheckpoint) -> Requests:
-    """What the files of items that are no trees take."""
+    """The requests to copy the files of items that are no trees."""
     made = NONE
     for source in checkpoint.copied.values():
         root = locate(source)

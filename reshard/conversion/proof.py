@@ -1,4 +1,4 @@
-"""Proves a conversion by its digests: those that the source recorded, and those of what is read back.
+"""Proves a conversion by its digests: those that the source recorded, and those of the output read back.
 
 Most digests are taken while tensors are moved. A tensor that is copied encoded is not decoded: where its chunks have no
 checksum, nothing else shows whether its bytes changed, and it is read again at the end for its digest alone.
@@ -62,7 +62,7 @@ def check_sources(
 def _difference(
     plan: Plan, reader: Reader, name: str, found: str, limits: Limits
 ) -> CorruptError | VerificationError:
-    """The error, of the source or of the output: the source is read once more to tell which.
+    """The error of the source or of the output; reads the source once more to tell which.
 
     Raises CorruptError, naming the chunk, where one of the source does not have its own checksum.
     """
@@ -87,7 +87,7 @@ def _difference(
 
 
 def _crc_difference(plan: Plan, reader: Reader, name: str, limits: Limits) -> VerificationError:
-    """The error where what was read is not what was stored; CorruptError where what is stored is wrong itself."""
+    """The error where the bytes read are not those stored; raises CorruptError where the stored bytes are wrong themselves."""
     tensor_digests(reader, limits, [name])
     target = next(t.name for t in plan.tensors if any(p.source == name for p in t.pieces))
     crcs = reader.tensors[name].crcs
@@ -104,9 +104,9 @@ def check_equal(
     seen: Mapping[tuple[int, str], str],
     limits: Limits,
 ) -> None:
-    """Raises VerificationError for a pair of source tensors that a map says are equal, and are not.
+    """Raises VerificationError for source tensors that differ though a map says that they are equal.
 
-    What was not moved is read for its digest alone.
+    A tensor that was not moved is read for its digest alone.
     """
     known = {name: digest for (_, name), digest in seen.items()}
     for first, second in unequal(reader, pairs, known, limits):
@@ -143,7 +143,7 @@ def _unseen(plan: Plan, reader: Reader) -> set[str]:
 
 
 def _is_unsummed(reader: Reader, name: str) -> bool:
-    """Whether the format's checksums cover pieces, which a view does not keep apart."""
+    """True if the format's checksums cover pieces, which a view does not keep apart."""
     stored = reader.tensors[name]
     return stored.proving_crcs() is not None and stored.proving_crcs(is_viewed=True) is None
 

@@ -1,4 +1,4 @@
-"""Which version of the weights a target is: what its name says, or what the deltas over its source make."""
+"""The version of a target's weights: as its name says, or as the deltas over its source make it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def with_version(
 ) -> TargetCheckpoint:
     """The target with the version that its index records.
 
-    Raises PlanError where the name says another version than the deltas make. What a map or rules make of a version is another one, which
-    only a name can number.
+    Raises PlanError where the name says another version than the deltas make. A map or rules make another version, which only a name
+    can number.
     """
     named = version_of_name(place.name)
     is_as_made = options.given_map is None and not options.changes

@@ -18,7 +18,7 @@ from reshard.record import Record, counted, origins_text, several, warned
 from reshard.storage.requests import Requests
 
 Proof = Literal["proved", "written", "encoded"]
-"""How far equality was shown.
+"""The degree to which equality was shown.
 
 written: the digest of what was decoded equals the digest of what was handed to the storage.
 proved: besides, the output was read again from storage and has that digest.
@@ -27,17 +27,17 @@ encoded: identical chunks travelled encoded and were not decoded.
 
 
 class TensorReport(Record, frozen=True):
-    """What became of one tensor.
+    """The outcome of one tensor.
 
-    Where the target was finished before, only what it records of itself is known: ``target``, ``shape``,
+    Of a target that was finished before, only its own record is known: ``target``, ``shape``,
     ``target_dtype``, ``nbytes`` and, if it was recorded, ``target_digest``. The rest is None.
 
     Attributes:
         source_digest: CRC-64/NVME of what was read, 16 hex digits; None where it travelled encoded.
         target_digest: of what was written; without a cast equal to the source's.
-        cast: what a cast or arithmetic lost; None where there was none.
-        sources: of a map all source tensors, of which ``source`` is the first; else None.
-        change: of a map what became of the elements; else None.
+        cast: losses of a cast or of arithmetic; None where there was none.
+        sources: with a map, all source tensors, ``source`` first; else None.
+        change: with a map, the change to the elements; else None.
     """
 
     source: str | None
@@ -84,7 +84,7 @@ class IdentityReport(Record, frozen=True):
     Attributes:
         root: 64 hex digits.
         how: ``"carried"`` from the source, by its word; ``"computed"`` from what was written; ``"checked"``: computed, and equal to the
-            source's; ``"recorded"`` in a target that was finished before, of which nothing was read.
+            source's; ``"recorded"`` in a target that was finished before; no tensor was read.
         source: root of the source, where the target's is another and a receipt says which rules made it; None where both are equal,
             and where the source records no identity.
         signers: the ids of the keys of the signature that lies beside the target's identity, "" for one that it does not name; nothing
@@ -131,7 +131,7 @@ class TimeReport(Record, frozen=True):
 
 
 class ConversionReport(Record, frozen=True):
-    """What a conversion did.
+    """The report of a conversion to one target.
 
     Attributes:
         tensors: in the tree's order.
@@ -139,16 +139,16 @@ class ConversionReport(Record, frozen=True):
         moved_bytes: decoded bytes that were moved, in all runs.
         written_bytes: encoded bytes of the target's chunks, checksums and padding included.
         seconds: wall time of this run, syncing included.
-        warnings: what a person should know, one sentence each.
+        warnings: facts that a person should know, one sentence each.
         resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
         already_done: the target was the finished result of this very conversion; nothing was touched,
-            and no bytes are counted. What ``tensors`` say is what the target records. For its identity it may have been read.
-        missing_chunks: how many chunks of each source tensor were not stored, so that the fill value was taken, of those that
-            lacked any; empty if it was already done.
+            and no bytes are counted. ``tensors`` say what the target records. For its identity it may have been read.
+        missing_chunks: number of chunks that were not stored, by the name of each source tensor that lacked any; the fill
+            value was taken. Empty if it was already done.
         requests: to buckets, where the source or the target is in one; of several targets ``MultiReport`` has those of all
             together.
         time: planned and actual, where several hosts converted; of several targets ``MultiReport`` has it.
-        map: what a map made of the source; None without one.
+        map: the effect of the map on the source; None without one.
         identity: of the target's weights; None where none was made.
     """
 
@@ -197,7 +197,7 @@ class ConversionReport(Record, frozen=True):
 
 
 class MultiReport(Record, frozen=True):
-    """What a conversion to several targets did.
+    """The report of a conversion to several targets.
 
     Attributes:
         reports: of each target, in the order in which they were given; each counts what was read for it.
@@ -231,7 +231,7 @@ class MultiReport(Record, frozen=True):
 
 
 class PartReport(Record, frozen=True):
-    """What one part of a conversion did; the target appears with ``commit``, when all parts are done.
+    """The report of one part of a conversion; the target appears with ``commit``, when all parts are done.
 
     Attributes:
         part: such as ``"3/16"``.
@@ -241,7 +241,7 @@ class PartReport(Record, frozen=True):
         written_bytes: encoded bytes of the target's chunks, in all runs of this part.
         resumed_bytes: those of ``moved_bytes`` that an earlier run moved.
         seconds: wall time of this run, syncing included.
-        already_done: whether the target is the finished result of this conversion, so that nothing was done.
+        already_done: true if the target is the finished result of this conversion, so that nothing was done.
     """
 
     source: str

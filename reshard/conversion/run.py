@@ -1,4 +1,4 @@
-"""Run: what a run of a conversion was asked, what its steps have found and report; TotalProgress: the progress of its targets, added up."""
+"""Run: the request, findings and reports of one run of a conversion; TotalProgress: the progress of its targets, added up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reshard.storage.location import locate
 
 
 class Run(Struct):
-    """What the steps of a conversion share, and the report of each target that is done.
+    """The state that the steps of a conversion share, and the report of each target that is done.
 
     Attributes:
         chosen, targets: with absolute paths: a worker of the executor may have another working directory,
@@ -30,7 +30,7 @@ class Run(Struct):
         scope: all of the conversion, a part of it, or the commit of its parts.
         keys: of the conversion to each target.
         read_bytes: encoded bytes that this run read from the source, for all targets together.
-        requests: to buckets, as planned; None where there is nothing in one.
+        requests: to buckets, as planned; None where nothing is in a bucket.
         time: as planned, where several hosts convert.
     """
 
@@ -54,7 +54,7 @@ class Run(Struct):
 
     @property
     def finished(self) -> set[int]:
-        """The numbers of the targets of which nothing is left to do."""
+        """The numbers of the targets that need no more work."""
         return {*self.reports, *self.part_reports}
 
     @property
@@ -74,7 +74,7 @@ def start_run(
     progress: Callable[[Progress], None] | None,
     before_publish: Callable[[str], None] | None = None,
 ) -> Run:
-    """A run of which nothing is done yet, from here on with absolute paths."""
+    """A new run, from here on with absolute paths."""
     chosen = replace(chosen, path=str(chosen.root))
     targets = [replace(target, target=str(locate(target.target))) for target in targets]
     total = TotalProgress(progress)
@@ -88,7 +88,7 @@ class TotalProgress:
     ``expect``.
 
     Attributes:
-        listener: gets the sums; None where nobody listens.
+        listener: gets the sums; None without one.
     """
 
     def __init__(self, listener: Tell | None) -> None:
@@ -96,11 +96,11 @@ class TotalProgress:
         self._latest: dict[int, Progress] = {}
 
     def of(self, number: int) -> Tell | None:
-        """What target ``number`` calls with its own progress."""
+        """The function that target ``number`` calls with its own progress; None without a listener."""
         return None if self.listener is None else partial(self._add, self.listener, number)
 
     def expect(self, number: int, total_bytes: int, tasks: int) -> None:
-        """Counts a target of which nothing is done yet."""
+        """Counts a target that has no task done yet."""
         self._latest[number] = Progress(0, total_bytes, 0, tasks, "")
 
     def end(self, stage: Stage) -> None:

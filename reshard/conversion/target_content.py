@@ -1,4 +1,4 @@
-"""TargetContent: the tensors and leaves of a target, which rules or a map make, and what the planner is asked for them."""
+"""TargetContent: the tensors and leaves of a target, which rules or a map make, and the planner's demands for them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from reshard.planning.target_layouts import keeps_layouts, look_up
 from reshard.storage.base import Traits
 
 _PLACE = frozenset({"sharding", "memory_kind"})
-"""What a leaf's metadata says of where its tensor lies, beyond its layout."""
+"""Keys of a leaf's metadata that place its tensor, beyond its layout."""
 
 
 class TargetContent(Struct, frozen=True):
-    """What is to be written, before the form of the target adds its own.
+    """The content to write, before the form of the target adds its own.
 
     Attributes:
         dropped: names of the source's leaves that are left out.
-        warnings: what a person should know of the changes, one sentence each.
+        warnings: facts about the changes that a person should know, one sentence each.
         made: the record that the conversion leaves.
-        mapping: what a map makes of the source; None without one.
+        mapping: the effect of a map on the source; None without one.
     """
 
     tensors: Mapping[str, TargetTensor]
@@ -82,7 +82,7 @@ def _dropped(reader: Reader, kept: Collection[str]) -> tuple[str, ...]:
 
 
 def _target_leaves(reader: Reader, kept: tuple[Rewrite, ...], keeps_places: bool) -> Renamed:
-    """The leaves of the target, in the order of ``kept``; one with a new layout forgets where it lay."""
+    """The leaves of the target, in the order of ``kept``; one with a new layout loses its old place."""
     names = {r.source: r.target for r in kept}
     found = renamed_leaves(reader.leaves, names, reader.container.naming_items)
     return (
@@ -97,7 +97,7 @@ def _without_place(leaf: Leaf) -> Leaf:
 
 
 FREE_BYTES = 1 << 30
-"""A target may always be so much larger, so that a small source may become a padded model."""
+"""Growth that is always allowed, so that a small source may become a padded model."""
 
 
 def check_growth(reader: Reader, options: CheckedOptions, specs: Iterable[TensorSpec]) -> None:
@@ -118,7 +118,7 @@ def check_growth(reader: Reader, options: CheckedOptions, specs: Iterable[Tensor
 def mapped_content(
     reader: Reader, options: CheckedOptions, form: Form, traits: Traits
 ) -> TargetContent:
-    """What the map of the options makes of the checkpoint; PlanError for what it leaves open."""
+    """The content that the map of the options makes of the checkpoint; PlanError for anything that it leaves open."""
     given = options.given_map
     if given is None:
         raise PlanError("no map is given")
@@ -147,7 +147,7 @@ def _warnings(mapping: Mapped) -> tuple[str, ...]:
 
 
 class _Making(Struct):
-    """The target in the making."""
+    """A target while it is made."""
 
     reader: Reader
     options: CheckedOptions
@@ -158,7 +158,7 @@ class _Making(Struct):
     demands: list[Demand] = field(default_factory=list)
 
     def add(self, made: MappedTensor) -> None:
-        """A target tensor, with a demand for each of its pieces."""
+        """Adds a target tensor, with a demand for each of its pieces."""
         first = next((p.source for p in made.pieces if p.fill is None), None)
         leaf = leaf_of(self.reader, made)
         like = self._like(made.spec, None if first is None else self.reader.tensors[first])

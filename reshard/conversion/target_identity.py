@@ -79,7 +79,7 @@ def _found(
     limits: Limits,
     progress: Callable[[Progress], None] | None,
 ) -> WeightsIdentity:
-    """The identity of the target, as it was asked for; what it must agree with, it does."""
+    """The identity of the target as it was asked for, compared with all that it must agree with."""
     job, known = target.job, target.job.weights
     if known.mode == "carry" and known.of_source is not None:
         expected = _carried(job, known.of_source)
@@ -119,7 +119,7 @@ def _other_leaves(job: TargetJob) -> Sequence[Leaf]:
 def _refuse_other_digests(
     job: TargetJob, expected: WeightsIdentity, results: Sequence[TensorResult]
 ) -> None:
-    """What was written must have the digests of the identity; chunks that travelled encoded keep those that they had."""
+    """Refuses written tensors whose digests are not those of the identity; chunks that travelled encoded keep theirs."""
     for tensor, result in zip(job.plan.tensors, results, strict=True):
         known = expected.tensors[tensor.name].crc64nvme
         if result.target_digest not in (None, known):
@@ -134,7 +134,7 @@ def _refuse_other_source(
     found: WeightsIdentity,
     seen: Mapping[tuple[int, str], str],
 ) -> None:
-    """A receipt names the root of the source, which must be that of what was read."""
+    """Refuses a source whose identity is not that of the tensors that were read, since a receipt names its root."""
     for (_, name), digest in seen.items():
         if digest != of_source.tensors[name].crc64nvme:
             raise changed_once_identified(

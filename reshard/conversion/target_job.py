@@ -45,14 +45,14 @@ class TargetJob(Struct, frozen=True):
 
     Attributes:
         number: its place among the targets of the call.
-        name: what errors call it; None where it is the only one.
-        restart: whether to start over, whatever an unfinished run has left.
+        name: its name in errors; None where it is the only one.
+        restart: start over, whatever an unfinished run has left.
         key: of this conversion, with its plan.
         reader: the open source.
-        checkpoint: what will be written.
-        by_hosts: whether tasks run in processes that this one does not end with itself, perhaps on other hosts.
+        checkpoint: the content to write.
+        by_hosts: true if tasks run in processes that may outlive this one, perhaps on other hosts.
         equal: pairs of source tensors that a map says are equal.
-        weights: what is done about the identity of the weights.
+        weights: the plan for the identity of the weights.
         deltas: those over the source.
     """
 
@@ -81,7 +81,7 @@ class TargetJob(Struct, frozen=True):
 
     @property
     def has_leftovers(self) -> bool:
-        """Whether a run that is unfinished, or writing now, has begun it."""
+        """True if a run that is unfinished, or writing now, has begun it."""
         return has_leftovers(self.place, self.file, self.options.state)
 
 
@@ -108,7 +108,7 @@ def _target_job(
     target: CheckedTarget,
     key: ConversionKey,
 ) -> TargetJob:
-    """With the plan in the key, and the key's name of the output in what will be written."""
+    """The job of one target: its key contains the plan, and its checkpoint the key's name of the output."""
     summary = planned.summary.plans[number]
     checkpoint = replace(planned.checkpoints[number], conversion=key.output)
     return TargetJob(
@@ -131,7 +131,7 @@ def _target_job(
 def open_output(job: TargetJob, limits: Limits, part: Part | None = None) -> TargetOutput:
     """The output of a job, or of one part of it, before anything is written.
 
-    Raises FormatError for what the format cannot hold, MemoryBudgetError for what could not be proved at the end.
+    Raises FormatError for content that the format cannot hold, MemoryBudgetError for tensors that could not be proved at the end.
     """
     checkpoint = job.checkpoint
     with about_target(job.name):
@@ -156,7 +156,7 @@ class OpenTarget(Struct):
         parts: those whose work a commit takes over, each held by it.
         done: units that an earlier run filled; None until this run has begun, or has taken over from an earlier one.
         put: the version of each metadata file that this run has put into a bucket, by its path.
-        is_published: whether the target has appeared, so that only temporary files are left to remove.
+        is_published: true if the target has appeared, so that only temporary files are left to remove.
     """
 
     job: TargetJob
@@ -171,12 +171,12 @@ class OpenTarget(Struct):
 
     @property
     def noted_root(self) -> Location:
-        """The root for the files that the format writes, whose versions are recorded where they are put into a bucket."""
+        """The root for the files that the format writes; in a bucket it records their versions."""
         return recording_versions(self.transaction.root, self.put)
 
     @property
     def is_begun(self) -> bool:
-        """Whether this run has begun the target, or has taken it over from an earlier run."""
+        """True if this run has begun the target, or has taken it over from an earlier run."""
         return self.done is not None
 
     @property
@@ -198,12 +198,12 @@ class OpenTarget(Struct):
 
 
 def check_space(jobs: Sequence[TargetJob]) -> None:
-    """Raises StorageError where there is no room for targets of which nothing was written yet."""
+    """Raises StorageError where there is no room for targets that no run has begun."""
     _check([(job, job.plan.written_bytes) for job in jobs if not job.has_leftovers])
 
 
 def check_space_left(targets: Sequence[OpenTarget]) -> None:
-    """Raises StorageError where there is no room for what earlier runs have not written."""
+    """Raises StorageError where there is no room for the bytes that earlier runs have not written."""
     _check(
         [
             (target.job, target.job.plan.written_bytes - target.books.written_bytes)
@@ -213,7 +213,7 @@ def check_space_left(targets: Sequence[OpenTarget]) -> None:
 
 
 def _check(needs: Sequence[tuple[TargetJob, int]]) -> None:
-    """Raw output has a known size; compressed output may be smaller, so that it is not checked."""
+    """Checks raw output, whose size is known; compressed output may be smaller, so that it is not checked."""
     by_device: dict[int, list[tuple[TargetJob, int]]] = {}
     for job, nbytes in needs:
         is_raw = all(t.encoding.compressor == "none" for t in job.checkpoint.tensors.values())

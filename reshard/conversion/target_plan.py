@@ -36,13 +36,13 @@ from reshard.storage.location import locate
 
 
 class TargetPlan(Struct, frozen=True):
-    """What is to be written, and what the planner is asked for.
+    """The content of one target, and the planner's demands for it.
 
     Attributes:
         traits: of the place where it will be.
         dropped: names of the source's leaves that are left out.
-        warnings: what a person should know of the changes, one sentence each.
-        mapping: what a map makes of the source; None without one.
+        warnings: facts about the changes that a person should know, one sentence each.
+        mapping: the effect of a map on the source; None without one.
     """
 
     checkpoint: TargetCheckpoint
@@ -54,13 +54,13 @@ class TargetPlan(Struct, frozen=True):
 
 
 class Planned(Struct, frozen=True):
-    """The open source, and for each target what will be written.
+    """The open source, and the plan of each target.
 
     Attributes:
-        checkpoints: what the format of each target must know.
-        by_hosts: whether tasks run in processes of an executor that was given, perhaps on other hosts.
+        checkpoints: the content of each target, for its format.
+        by_hosts: true if tasks run in processes of an executor that was given, perhaps on other hosts.
         equal: for each target, pairs of source tensors that its map says are equal.
-        weights: for each target, what is done about the identity of its weights.
+        weights: for each target, the plan for the identity of its weights.
     """
 
     reader: Reader
@@ -128,9 +128,9 @@ def refuse_parted_weights(
 def _new_slices(
     source: TensorSpec, target: TargetPlan, name: str, options: CheckedOptions, before: str
 ) -> Iterator[Grid | tuple[Box, ...]]:
-    """The slices of a tensor that a reader sees and that its source does not have: of a new layout, and of files for slices.
+    """The slices of a tensor that are new to a reader: of a new layout, and of files for slices.
 
-    Chunks are none of them: every reader puts the chunks of a tensor together. ``before`` is the format of the source.
+    Chunks do not count: every reader puts the chunks of a tensor together. ``before`` is the format of the source.
     """
     tensor = target.checkpoint.tensors[name]
     if not keeps_layouts(options.layout) and tensor.shards != source.slices:
@@ -141,7 +141,7 @@ def _new_slices(
 
 
 def _held(content: TargetContent, known: Format, reader: Reader) -> TargetContent:
-    """The content without values that the target has no place for, where they lie beside a model that it holds."""
+    """The content without values that the target cannot hold, where they lie beside a model that it holds."""
     leaves = unheld(known, content.leaves) if mixes_values(reader) else ()
     lost = {leaf.name: leaf for leaf in leaves if not leaf.is_object}
     if not lost:
@@ -186,7 +186,7 @@ def form_of(reader: Reader, options: CheckedOptions, traits: Traits = ON_DISK) -
 
 
 def _of_objects(known: Format, options: CheckedOptions, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are others by default where chunks are put as objects."""
+    """The options whose defaults differ where chunks are put as objects."""
     return {
         name: option.in_bucket(options.max_memory)
         for name, option in known.about.options.items()

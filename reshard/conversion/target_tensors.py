@@ -1,4 +1,4 @@
-"""The tensors of a target: their layout, chunks and encoding, and what the planner is asked for each of their pieces."""
+"""The tensors of a target: their layout, chunks and encoding, and the planner's demand for each of their pieces."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def target_tensor(
 def _partition(
     stored: StoredTensor, parts: TensorSplit
 ) -> tuple[Mapping[str, Any] | None, Grid | None]:
-    """How it is partitioned, and its slices where the partition does not say them.
+    """The partition of a tensor, and its slices where the partition does not give them.
 
     A "mod" table stays one, however it is split now: a program that reads it as "div" would look up the wrong rows.
     """
@@ -59,7 +59,7 @@ def _partition(
 def demand_of(
     piece: Piece, stored: StoredTensor, tensor: TargetTensor, form: Form, traits: Traits
 ) -> Demand:
-    """What the planner is asked for a piece of a tensor; ``stored`` is its source."""
+    """The planner's demand for a piece of a tensor; ``stored`` is its source."""
     source, target = stored.spec, tensor.spec
     in_order = tensor.packed if traits.by_one_task else None
     put_bytes = memory_of_put(traits, target.chunk_bytes, in_parts=in_order is not None)
@@ -91,7 +91,7 @@ def demand_of(
 
 
 def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, put_bytes: int | None) -> int:
-    """What passing on a chunk takes where it is in memory whole: handed to a database, or not stored.
+    """Memory to pass on a chunk that is in memory whole: handed to a database, or not stored.
 
     A chunk of fill values compresses to nothing, and one of zeros takes no memory before that.
     """

@@ -1,7 +1,7 @@
 """Compares two checkpoints in lock step, window by window, and gives each tensor's bytes to its payload.
 
-What both sides stream goes through lanes: each takes tensors of its own, and reads, compares and compresses in one thread, so that no thread
-waits for another. What a map puts together goes in rounds, since a chunk that it reads may feed many tensors.
+Tensors that both sides stream go through lanes: each takes tensors of its own, and reads, compares and compresses in one thread, so that no
+thread waits for another. Tensors that a map puts together go in rounds, since a chunk that it reads may feed many tensors.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _COMPRESSING_BYTES = 4 << 20
 """Memory of a compressor and its blocks (measured: 3 MiB at level 1)."""
 
 _LEAST_WINDOW_BYTES = 256 << 10
-"""With smaller windows, each round would cost more than what it compares."""
+"""Smallest windows of a side: with smaller ones a round would cost more than its comparison."""
 
 MIB = 1 << 20
 
 
 def lanes_within(limits: Limits, left: int) -> int:
-    """How many threads compress: each has a compressor beside windows that are not too small.
+    """The number of threads that compress: each has a compressor beside windows that are not too small.
 
     Raises MemoryBudgetError where one does not fit.
     """
@@ -64,7 +64,7 @@ def lanes_within(limits: Limits, left: int) -> int:
 
 
 class _Pair(Struct, frozen=True):
-    """A tensor of both sides, and what becomes of it."""
+    """A tensor of both sides, and its payload."""
 
     old: MappedTensor
     new: MappedTensor
@@ -82,7 +82,7 @@ def compare_sides(
 ) -> None:
     """Reads every tensor of both sides once, if its chunks allow it, and finishes the payload of each; ``payloads`` in the order of the tensors.
 
-    ``open_bytes``: of memory, beside those of ``limits``, which what is open takes. Raises MemoryBudgetError where a chunk does not fit.
+    ``open_bytes``: memory of all that is open, beside that of ``limits``. Raises MemoryBudgetError where a chunk does not fit.
     """
     olds = old.tensors
     pairs = {
@@ -113,7 +113,7 @@ def compare_sides(
 
 
 def _too_little(error: MemoryBudgetError, limits: Limits, open_bytes: int) -> MemoryBudgetError:
-    """The same of the whole memory, at least half of which reads."""
+    """The error for the whole memory; at least half of that is for reading."""
     smallest = open_bytes + 2 * max(error.smallest_bytes, limits.max_memory // 2)
     return MemoryBudgetError(
         f"{error}; the windows of both sides and what is open take the rest: allow {-(-smallest // MIB)}MiB in all",
@@ -131,7 +131,7 @@ class _Comparing(Struct, frozen=True):
     lanes: int
 
     def in_lanes(self, pairs: Sequence[_Pair], most: int) -> Generator[Window]:
-        """The windows of tensors that are streamed, as they are done; the largest tensors begin, so that the lanes end together."""
+        """The windows of streamed tensors, as they are done; the largest tensors come first, so that the lanes end together."""
         ordered = sorted(pairs, key=lambda pair: pair.new.spec.nbytes, reverse=True)
         waiting = _batches(ordered, most)
         fill = partial(stream_windows, max_memory=self.limits.max_memory // self.lanes)
@@ -185,7 +185,7 @@ class _Comparing(Struct, frozen=True):
 
 
 class _Lane(Struct, frozen=True):
-    """One thread's work: rounds of windows of tensors that no other lane has, and the memory for a round of both sides."""
+    """The work of one thread: rounds of windows of its own tensors, and the memory for a round of both sides."""
 
     windows: Iterator[list[Window]]
     memories: tuple[Bytes, Bytes]
@@ -196,7 +196,7 @@ def _specs(pairs: Sequence[_Pair]) -> list[TensorSpec]:
 
 
 def _batches(pairs: Sequence[_Pair], most: int) -> Iterator[list[_Pair]]:
-    """A large tensor alone, small ones together as long as they fit one round."""
+    """Batches of tensors: a large one alone, small ones together as long as they fit one round."""
     batch: list[_Pair] = []
     taken = 0
     for pair in pairs:
@@ -210,7 +210,7 @@ def _batches(pairs: Sequence[_Pair], most: int) -> Iterator[list[_Pair]]:
 
 
 def _memories(pairs: Sequence[_Pair], most: int) -> tuple[Bytes, Bytes]:
-    """Memory for the windows of a round, of each side; only what is touched is taken."""
+    """Memory for the windows of a round, of each side; only touched pages are taken."""
     rooms = (-(-spec.nbytes // ALIGNMENT) * ALIGNMENT for spec in _specs(pairs))
     largest = min(sum(rooms), most + ALIGNMENT)
     return np.empty(largest, np.uint8), np.empty(largest, np.uint8)

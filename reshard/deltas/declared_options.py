@@ -1,4 +1,4 @@
-"""The options of a delta that say how its payloads are written."""
+"""The options for the payloads of a delta."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeltaRequest: what was asked of a delta, and whether its version may be published where it was asked for."""
+"""DeltaRequest: the request of a delta, and the checks that its version may be published at its target."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ MADE_BY = {"made_by": "reshard.delta"}
 
 
 class DeltaRequest(Struct, frozen=True):
-    """What was asked.
+    """The request of a delta.
 
     Attributes:
         old, new: the checkpoints.
         target: the folder of the version, such as ``published/weight_v000007``.
         given, changes: the map and the rules, as for a conversion of NEW.
-        base_version: of OLD; None where it or the number before the target's says it.
+        base_version: the version of OLD; None where OLD records it, or where it is the number before the target's.
         receiver: the program that reads it.
         file_bytes: most bytes of payloads in one file.
-        again: an earlier run of the same request may have published the version.
+        again: true if an earlier run of the same request may have published the version.
     """
 
     old: CheckpointPath
@@ -87,7 +87,7 @@ def delta_versions(request: DeltaRequest, place: Location) -> tuple[str, str]:
 
 
 def _named_versions(request: DeltaRequest, place: Location) -> tuple[str, str]:
-    """The same where the ids of versions are the names of their folders: OLD says its own, or lies beside the target."""
+    """Both versions where the ids are the names of folders: OLD records its own, or lies beside the target."""
     old, version = request.old.root, place.name
     if version_of_delta(version) is not None:
         raise PlanError(
@@ -115,7 +115,7 @@ def _named_versions(request: DeltaRequest, place: Location) -> tuple[str, str]:
 
 
 def _base_version(request: DeltaRequest, own: str | None) -> str | None:
-    """The version that was asked for, or that OLD has by itself; PlanError where they differ."""
+    """The version of OLD, as asked for or as ``own`` says; PlanError where they differ."""
     asked = request.base_version
     if None not in (own, asked) and version_id(own or "") != version_id(asked or ""):
         raise PlanError(
@@ -137,7 +137,7 @@ def check_new_version(place: Location, request: DeltaRequest) -> None:
 
 
 def refuse_other_deltas(place: Location, left: Mapping[str, Any] | None) -> None:
-    """Keeps what a conversion left that can be resumed; an earlier delta begins anew."""
+    """Raises ResumeError for an interrupted conversion that can be resumed; an earlier delta begins anew."""
     if left is not None and left != MADE_BY:
         raise ResumeError(
             f"another run to {str(place)!r} was interrupted, and what it did was kept; run it again to resume it, or remove what it left "

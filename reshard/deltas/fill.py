@@ -1,7 +1,7 @@
 """Fills windows with the bytes of a checkpoint.
 
-A tensor that a source has whole and in this order is streamed into place. What a map puts together goes through the engine, as a conversion whose
-chunks have no place; its elements come in any order.
+A tensor that a source has whole and in this order is streamed into place. One that a map puts together goes through the engine, as a conversion
+whose chunks have no place; its elements come in any order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class _Wanted(Struct, frozen=True):
-    """A window to fill, and what its tensor is made of."""
+    """A window to fill, and the pieces of its tensor."""
 
     window: Window
     made: MappedTensor
@@ -56,8 +56,8 @@ def fill_windows(
 ) -> list[Bytes]:
     """The bytes of each window, made of a checkpoint in the threads of the run; ``memory`` has room for all of them.
 
-    Raises CorruptError where a chunk does not decode, and where a tensor that is read whole and once has not the digest that is
-    recorded of it.
+    Raises CorruptError where a chunk does not decode, and where a tensor that is read whole and once does not have its recorded
+    digest.
     """
     wanted = _placed(made, windows, memory)
     most = limits.max_memory // limits.workers
@@ -77,7 +77,7 @@ def stream_windows(
     memory: Bytes,
     max_memory: int,
 ) -> list[Bytes]:
-    """The same in this thread alone, of tensors for which ``is_streamed`` holds."""
+    """Fills the windows of tensors for which ``is_streamed`` holds, in this thread alone."""
     wanted = _placed(made, windows, memory)
     for one in wanted:
         _stream(reader, one, max_memory)
@@ -96,8 +96,8 @@ def _placed(
 
 
 def is_streamed(reader: Reader, made: MappedTensor, window_bytes: int, max_memory: int) -> bool:
-    """Whether the tensor is one of the source, whole and in its order, of which one thread can read windows of so many bytes alone, in its
-    share of the memory."""
+    """True if the tensor is one of the source, whole and in its order, and one thread can read windows of so many bytes of it alone, in
+    its share of the memory."""
     if len(made.pieces) != 1:
         return False
     (piece,) = made.pieces
@@ -121,7 +121,7 @@ def _fits(stored: StoredTensor, made: MappedTensor, saturate: bool, max_memory: 
 
 
 def _stream(reader: Reader, wanted: _Wanted, max_memory: int) -> None:
-    """Reads the window cell by cell; one that is the whole tensor in one go, and compares its recorded digest."""
+    """Reads a window cell by cell; reads a whole tensor in one go, and compares its recorded digest."""
     window, (piece,) = wanted.window, wanted.made.pieces
     spec, stored = window.spec, reader.tensors[piece.source]
     kind = element_dtype(spec.dtype, is_cast=piece.is_cast)
@@ -145,7 +145,7 @@ def _stream(reader: Reader, wanted: _Wanted, max_memory: int) -> None:
 
 
 class WindowFilling:
-    """The bytes of a window in the making; elements come in any order, from any thread."""
+    """The bytes of a window while it is filled; elements come in any order, from any thread."""
 
     def __init__(self, window: Window, memory: Bytes) -> None:
         self.window = window
@@ -155,7 +155,7 @@ class WindowFilling:
         self._kind = opaque_dtype(window.spec.itemsize)
 
     def put(self, box: Box, elements: npt.NDArray[Any]) -> None:
-        """Takes the elements of a box of the tensor; those of other windows are passed over."""
+        """Takes the elements of a box of the tensor; ignores those of other windows."""
         storage = self.window.spec.storage
         for index in product(*storage.overlapping(box)):
             inside = storage.box(index).intersect(box)
@@ -173,7 +173,7 @@ class WindowFilling:
             self._left -= inside.size * spec.itemsize
 
     def check(self) -> None:
-        """Raises VerificationError unless every byte came, once."""
+        """Raises VerificationError unless every byte came once."""
         if self._left:
             raise VerificationError(
                 f"{self.window.spec.name!r}: {abs(self._left)} bytes were {'not made' if self._left > 0 else 'made twice'}; this is a defect of the "

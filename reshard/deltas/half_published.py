@@ -14,8 +14,8 @@ from reshard.storage.transaction import Transaction
 
 
 def is_half_published(place: Location) -> bool:
-    """Whether a delta is whole but for the marker; never where a folder appears by a rename."""
-    now = locate(str(place))  # what a location of a bucket remembers never changes
+    """True if a delta is whole but for the marker; never where a folder appears by a rename."""
+    now = locate(str(place))  # anew: a location of a bucket keeps its first listing
     if not is_left_unfinished(now):
         return False
     try:

@@ -1,6 +1,6 @@
-"""Makes a delta: reads OLD and what a conversion would make of NEW in lock step, and publishes what differs.
+"""Makes a delta: reads OLD and the tensors that a conversion would make of NEW in lock step, and publishes the differences.
 
-Nothing appears before every tensor was read and every file written; the index is the last file.
+Nothing appears before all tensors are read and all files are written; the index is the last file.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def make_delta(
                 if before_publish is not None:
                     before_publish(request.target)
                 transaction.commit(overwrite=False)
-        finally:  # of a version that was published, what lies beside it
+        finally:  # of a published version, the temporary files
             transaction.abort()
     return _told(comparing, _report(request, index, payloads, files), stored_bytes, started)
 
@@ -107,9 +107,9 @@ class _Comparison(Struct, frozen=True):
 
     Attributes:
         versions: of NEW and of OLD.
-        limits: what is left of the memory beside the ``open_bytes`` of both.
+        limits: with the memory that is left beside the ``open_bytes`` of both.
         before: the full version beside the target, with which OLD is compared.
-        lanes: how many tensors are compared at once.
+        lanes: number of tensors that are compared at once.
     """
 
     request: DeltaRequest
@@ -152,7 +152,7 @@ def _comparison(
 def _compared(
     it: _Comparison, spool: Spool
 ) -> tuple[DeltaIndex, list[TensorPayload], list[PayloadFile]]:
-    """What every tensor becomes, compressed in the spool, and in which files; the index of these."""
+    """The index, the payload of every tensor, compressed in the spool, and the files of payloads."""
     of_old, of_new = it.recorded.are_there
     with_crcs = (of_old or it.before is not None, of_new)
     payloads = [
@@ -190,18 +190,18 @@ def _told(it: _Comparison, report: DeltaReport, stored_bytes: int, started: floa
 
 
 def _spool_folder(place: Location) -> str | None:
-    """Payloads wait on the file system of the target; those for a bucket among the temporary files."""
+    """The folder where payloads wait: on the file system of the target; for a bucket None, among the temporary files."""
     return place.parent.path if place.traits.renames else None
 
 
 def _states(request: DeltaRequest) -> tuple[tuple[str, ...], ...]:
     places = (request.old.root, request.new.root)
-    # Looked up anew: what a call remembers of a bucket never changes.
+    # Located anew: a location of a bucket keeps its first listing.
     return tuple(tuple(locate(str(place)).state()) for place in places)
 
 
 def _marks(index: bytes, place: Location) -> dict[str, bytes]:
-    """The files that say that the version is whole; the index last."""
+    """The files that mark a version as whole; the index last."""
     marks = {} if place.traits.renames else {COMMIT_MARKER: COMMITTED}
     return {**marks, INDEX_NAME: index}
 

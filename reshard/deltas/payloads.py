@@ -1,4 +1,4 @@
-"""Payloads in the making: the bytes of a tensor before and after, window by window, as a frame of zstd.
+"""Makes payloads: takes the bytes of a tensor before and after, window by window, and writes a frame of zstd.
 
 Elements are compared by their bytes, so that -0.0 and the payload of a NaN count.
 """
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
 
 BLOCK_BYTES = 192 << 10
-"""Fits the cache of a processor; a multiple of the size of every element, so that none is cut."""
+"""Size of a block: fits the cache of a processor; a multiple of the size of every element, so that none is cut."""
 
 POSITIONS = 1 << 32
-"""A position of ``overwrite`` is a u32."""
+"""Number of positions of ``overwrite``, which are u32."""
 
 
 class TensorPayload(ABC):
-    """What changes in one tensor.
+    """The changes of one tensor.
 
     Attributes:
-        changed: how many elements differ so far.
+        changed: number of elements that differ so far.
         frame: the payload, once it is finished.
         crcs: the digests of all bytes before and after as ``fingerprint`` has them, if they were asked for; 16 hex digits.
     """
@@ -51,7 +51,7 @@ class TensorPayload(ABC):
         self._crcs = [0, 0]
 
     def add(self, old: Bytes, new: Bytes, start: int) -> None:
-        """The next bytes of both, which begin at byte ``start`` of the tensor."""
+        """Takes the next bytes of both, which begin at byte ``start`` of the tensor."""
         self._old.update(old.data)
         self._new.update(new.data)
         for side, data in enumerate((old, new)):
@@ -73,7 +73,7 @@ class TensorPayload(ABC):
 
     @abstractmethod
     def take(self, difference: Bytes, new: Bytes, start: int) -> None:
-        """The XOR of a block, and its new bytes."""
+        """Takes the XOR of a block, and its new bytes."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -87,7 +87,7 @@ class XorPayload(TensorPayload):
         self, spec: TensorSpec, checksum: Checksum, spool: Spool, with_crcs: tuple[bool, bool]
     ) -> None:
         super().__init__(spec, checksum, spool, with_crcs)
-        # Made with the first block and gone with the last: there may be any number of tensors.
+        # Exists from the first block to the last, since there may be any number of tensors.
         self._compressor: Any = None
 
     def take(self, difference: Bytes, new: Bytes, start: int) -> None:  # noqa: ARG002  of the interface
@@ -102,7 +102,7 @@ class XorPayload(TensorPayload):
 
 
 class OverwritePayload(TensorPayload):
-    """The positions of the bytes that differ, and what they become. Both are spooled: their number comes first in the frame."""
+    """The positions of the bytes that differ, and the new bytes. Both are spooled: their number comes first in the frame."""
 
     def __init__(
         self, spec: TensorSpec, checksum: Checksum, spool: Spool, with_crcs: tuple[bool, bool]
@@ -134,7 +134,7 @@ def payload_of(
     spool: Spool,
     with_crcs: tuple[bool, bool],
 ) -> TensorPayload:
-    """A payload to which nothing was added yet; ``with_crcs``: of which of both sides to take the CRC, too."""
+    """A new payload; ``with_crcs``: true for each side whose CRC is taken, too."""
     if encoding == "overwrite":
         return OverwritePayload(spec, checksum, spool, with_crcs)
     return XorPayload(spec, checksum, spool, with_crcs)
@@ -150,7 +150,7 @@ def refuse_wrapping(encoding: Encoded, spec: TensorSpec) -> None:
 
 
 def changed_elements(difference: Bytes, itemsize: int) -> int:
-    """How many elements of so many bytes are not zero."""
+    """The number of elements of ``itemsize`` bytes that are not zero."""
     if itemsize in (1, 2, 4, 8):
         return int(np.count_nonzero(difference.view(f"u{itemsize}")))
     return int(np.count_nonzero(difference.reshape(-1, itemsize).any(axis=1)))

@@ -1,7 +1,7 @@
 """Removes the versions in a folder that no kept version needs.
 
-The newest go first, so that what is left is a chain at every moment. Each is taken back under the lock of its writers: on a disk by one rename, in
-a bucket by its mark and its index.
+The newest go first, so that the rest is a chain at every moment. Each is withdrawn under the lock of its writers: on a disk by one rename, in a
+bucket by its mark and its index.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from reshard.storage.targets import held_target
 
 
 class CleanedVersions(Record, frozen=True):
-    """What was removed of a folder of versions.
+    """The versions that were removed from a folder.
 
     Attributes:
         kept, removed: versions, by their numbers.
-        leftovers: what interrupted runs left of versions up to the newest.
-        is_removed: whether it is gone now.
+        leftovers: files that interrupted runs left, of versions up to the newest.
+        is_removed: true if they are gone now; false after a dry run.
     """
 
     uri: str
@@ -39,7 +39,7 @@ class CleanedVersions(Record, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Of all that is removed; what is left in a bucket of a version lies in its folder, and counts once."""
+        """Bytes of all that is removed; leftovers of a version in a bucket lie in its folder, and count once."""
         unfinished = {one.name for one in self.removed if one.kind == "unfinished"}
         others = (one for one in self.leftovers if one.target.rpartition("/")[2] not in unfinished)
         return sum(one.nbytes for one in self.removed) + sum(one.nbytes for one in others)
@@ -50,7 +50,7 @@ class CleanedVersions(Record, frozen=True):
 
 
 def prune_versions(uri: str, root: Location, keep: int, *, dry_run: bool) -> CleanedVersions:
-    """Removes what the newest ``keep`` versions do not need; see ``reshard.clean_versions``."""
+    """Removes the versions that the newest ``keep`` do not need; see ``reshard.clean_versions``."""
     found = versions_of(uri, root)
     for one in found:
         _refuse_unread(one)
@@ -70,7 +70,7 @@ def prune_versions(uri: str, root: Location, keep: int, *, dry_run: bool) -> Cle
 
 
 def _refuse_unread(one: VersionInfo) -> None:
-    """What a version that cannot be used stands on is not known, so that its base could be removed."""
+    """Raises an error for a version that cannot be used: its base is not known, and could be removed."""
     if one.kind in ("damaged", "unusable"):
         raise (CorruptError if one.kind == "damaged" else FormatError)(
             f"the version {one.name} cannot be read, so that what it needs is not known, and nothing was removed: {one.problem}; restore that "
@@ -79,7 +79,7 @@ def _refuse_unread(one: VersionInfo) -> None:
 
 
 def _unneeded(found: Sequence[VersionInfo], keep: int) -> tuple[VersionInfo, ...]:
-    """Those before the newest that can be made: a later one may be in the making. Deltas of SkyRL are only read."""
+    """The versions to remove, all before the newest sound one: a later one may be unfinished. Deltas of SkyRL are only read."""
     until = _until_newest(found)
     needed = needed_by(found, keep) | {one.base_version for one in found[len(until) :]}
     return tuple(one for one in until if not is_skyrl_name(one.name) and one.version not in needed)
@@ -93,7 +93,7 @@ def _until_newest(found: Sequence[VersionInfo]) -> Sequence[VersionInfo]:
 def _leftovers(
     root: Location, until: Sequence[VersionInfo], *, dry_run: bool
 ) -> tuple[Leftovers, ...]:
-    """Removes what interrupted runs left of versions that are published or late; what a run writes now is not touched."""
+    """Removes leftovers of interrupted runs, of versions that are published or late; leaves a run at work alone."""
     found: list[Leftovers] = []
     names = {one.name for one in until}
     newest = max((version_order(one.version) for one in until), default=("", -1))

@@ -1,4 +1,4 @@
-"""The identities that the weights before and after a delta record, and whether they are of the bytes that were read."""
+"""The identities that the weights before and after a delta record, and their comparison with the bytes that were read."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from reshard.storage.location import Location
 
 
 class RecordedRoots(Struct, frozen=True):
-    """The identities of OLD and NEW; None where none is recorded, or a map or rules make other tensors than those that were identified."""
+    """The identities of OLD and NEW; None where none is recorded, or where a map or rules make other tensors."""
 
     old: WeightsIdentity | None
     new: WeightsIdentity | None
 
     @property
     def are_there(self) -> tuple[bool, bool]:
-        """Of which of both there is one."""
+        """True for each of both that is there."""
         return self.old is not None, self.new is not None
 
 
 def recorded_roots(
     old: DeltaSide, new: DeltaSide, roots: tuple[Location, Location]
 ) -> RecordedRoots:
-    """What ``identity.json`` says in both folders; CorruptError where it does not fit the tensors there."""
+    """The identities in the ``identity.json`` of both folders; CorruptError where one does not fit the tensors there."""
     return RecordedRoots(_identity(old, roots[0]), _identity(new, roots[1]))
 
 

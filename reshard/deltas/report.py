@@ -1,4 +1,4 @@
-"""DeltaReport: what a delta holds, as a call returns it."""
+"""DeltaReport: the content of a delta, as a call returns it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class DeltaTensor(Record, frozen=True):
 
     Attributes:
         nbytes: of the tensor.
-        elements, changed: how many it has, and how many of them differ.
+        elements, changed: number of its elements, and of those that differ.
         stored_bytes: of its payload.
         file: that holds the payload.
     """
@@ -35,7 +35,7 @@ class DeltaTensor(Record, frozen=True):
 
 
 class DeltaReport(Record, frozen=True):
-    """What ``reshard.delta`` made.
+    """The delta that ``reshard.delta`` made.
 
     Attributes:
         old, new: the checkpoints that were chosen.
@@ -70,7 +70,7 @@ class DeltaReport(Record, frozen=True):
 
     @property
     def changed(self) -> int:
-        """How many elements differ."""
+        """Number of elements that differ."""
         return sum(one.changed for one in self.tensors.values())
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The two checkpoints of a delta as tensors of one list: what a conversion would make of NEW, and OLD as it is or made alike."""
+"""The two checkpoints of a delta as tensors of one list: NEW as a conversion would make it, and OLD as it is or made alike."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DeltaSide(Struct, frozen=True):
 
     Attributes:
         mapping: its tensors, and those of the source that must be equal.
-        is_as_it_is: whether neither a map nor rules made its tensors.
+        is_as_it_is: true if neither a map nor rules made its tensors.
     """
 
     reader: Reader
@@ -46,7 +46,7 @@ class DeltaSide(Struct, frozen=True):
 
     @property
     def tensors(self) -> Mapping[str, MappedTensor]:
-        """By name."""
+        """Its tensors by name."""
         return {made.spec.name: made for made in self.mapping.tensors}
 
 
@@ -58,7 +58,7 @@ def delta_sides(
     OLD is taken as it is where it was converted already, else the same rules are applied to it.
 
     Raises PlanError where the rules do not fit NEW, where the tensors differ in name, dtype or shape, and where OLD may be either; FormatError
-    for what safetensors files cannot hold.
+    for content that safetensors files cannot hold.
     """
     made = _made(new, given, changes)
     if not made.is_as_it_is:
@@ -91,8 +91,8 @@ def left_out_warnings(old: DeltaSide) -> tuple[str, ...]:
 def _made_alike(
     old: Reader, given: GivenMap | None, changes: Changes, made: DeltaSide, old_root: Location
 ) -> DeltaSide | None:
-    """What the rules make of OLD; None where there are none, where they give other tensors than of NEW, and for a version, which receivers
-    have as it is."""
+    """OLD as the rules make it; None without rules, where they give other tensors than of NEW, and for a version, which receivers have
+    as it is."""
     if (given is None and not changes) or anchor_version(old_root) is not None:
         return None
     try:
@@ -103,9 +103,9 @@ def _made_alike(
 
 
 def _is_step(old: Reader, new: Reader, made: DeltaSide) -> bool:
-    """Whether OLD is a step of the run though its tensors, as they are, also fit what is made of NEW, as where a map turns a square matrix.
+    """True if OLD is a step of the run though its tensors, as they are, also fit those made of NEW, as where a map turns a square matrix.
 
-    Taken for the other, each byte would be compared with one of another place.
+    If one were taken for the other, each byte would be compared with one of another place.
     """
     plain = _made(new, None, Changes(), only_tensors=True)
     if _difference(plain, made) or _pieces(plain) == _pieces(made):
@@ -156,7 +156,7 @@ def _whole(source: TensorSpec, name: str, dtype: str | None, saturate: bool) -> 
 
 
 def _refuse_leaves(reader: Reader, leaves: Sequence[Leaf]) -> None:
-    """What a conversion to safetensors refuses: strings, None, empty containers and PRNG keys."""
+    """Refuses the leaves that a conversion to safetensors refuses: strings, None, empty containers and PRNG keys."""
     target = TargetCheckpoint(reader.container, {}, leaves, {}, SafetensorsForm())
     refuse_others(SAFETENSORS, target, reader)
 
@@ -167,7 +167,7 @@ def _refuse_unknown(side: DeltaSide) -> None:
 
 
 def _difference(old: DeltaSide, new: DeltaSide) -> str:
-    """The first way in which the tensors of both differ; "" for none."""
+    """The first difference between the tensors of both, as a clause; "" for none."""
     olds, news = old.tensors, new.tensors
     for name, made in news.items():
         if name not in olds:

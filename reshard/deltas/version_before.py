@@ -1,4 +1,4 @@
-"""The version beside a target on which its delta will stand: OLD must give what that version holds."""
+"""The version beside a target on which its delta will stand: OLD must give the weights of that version."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FullBefore(Struct, frozen=True):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was not compared."""
+        """A warning about tensors that were not compared."""
         count = sum(digest is None for digest in self.digests.values())
         if not count:
             return ()
@@ -73,7 +73,7 @@ def refuse_other_full(
 def refuse_other_base(
     index: DeltaIndex, beside: Location, payloads: Sequence[TensorPayload]
 ) -> None:
-    """Refuses an OLD that is not the base version beside the target, where that is a delta which says what it gives."""
+    """Refuses an OLD that is not the base version beside the target, where that is a delta that records its result."""
     if not holds_delta(beside.view()):
         return
     base = open_delta(beside)

@@ -42,7 +42,7 @@ def payload_files(payloads: Sequence[TensorPayload], file_bytes: int) -> list[Pa
 def write_payload_files(
     files: Sequence[PayloadFile], root: Location, spool: Spool, workers: int
 ) -> int:
-    """Writes the files, several at once; how many bytes they have."""
+    """Writes the files, several at once; returns their bytes."""
     with ThreadPoolExecutor(max(1, min(workers, len(files))), "reshard.delta") as threads:
         return sum(threads.map(partial(_write, root=root, spool=spool), files))
 

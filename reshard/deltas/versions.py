@@ -1,4 +1,4 @@
-"""Versions of weights in a folder: full ones and deltas, which of them lead to the newest, and which nothing needs."""
+"""Versions of weights in a folder: full ones and deltas, those that lead to the newest, and those that nothing needs."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class VersionInfo(Record, frozen=True):
     Attributes:
         name: of its folder.
         version, base_version: such as ``"000007"`` or ``"v7"``; the second is "" for a full version.
-        kind: whether it stands by itself; ``"unfinished"`` without what is written last, ``"damaged"`` where its files contradict each other,
+        kind: ``"full"`` or ``"delta"``; ``"unfinished"`` without the file that is written last, ``"damaged"`` where its files contradict each other,
             ``"unusable"`` for others that cannot be applied.
         nbytes: of its files.
-        changed: how many tensors a delta changes.
+        changed: number of tensors that a delta changes.
         encoding, checksum: of a delta's payloads.
         changed_elements: of all its tensors; None where the writer of a delta does not count them.
-        identity: the root that a delta records of what it makes; "" for none.
-        is_needed: whether the newest version that can be made needs it.
-        problem: why it leads nowhere; "" for nothing.
-        tensors: what changed, of a delta that was asked for by itself and whose writer counts it; else empty.
+        identity: the root that a delta records of its result; "" for none.
+        is_needed: true if the newest version that can be made needs it.
+        problem: the reason why it leads nowhere; "" for none.
+        tensors: the changes of a delta that was asked for by itself and whose writer counts them; else empty.
     """
 
     name: str
@@ -76,7 +76,7 @@ class VersionInfo(Record, frozen=True):
 
 
 def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
-    """The versions in a folder, each after the one on which it stands, else by their numbers; of the folder of a delta that one. Metadata only.
+    """The versions in a folder, each after the one on which it stands, else by their numbers; for the folder of a delta that one. Metadata only.
 
     A delta whose base is not in the folder stands on a version elsewhere, such as the model with which serving began.
 
@@ -98,7 +98,7 @@ def versions_of(uri: str, root: Location) -> tuple[VersionInfo, ...]:
 
 
 def version_folders(root: Location) -> list[str]:
-    """The names of the folders of versions: those that say it, else those with the index of a delta, and those on which these stand."""
+    """The folders of versions: those with the name of one, else those with the index of a delta, and those on which these stand."""
     names = root.folders() if root.is_folder() else []
     numbered = [name for name in names if version_of_delta(name) is not None]
     if numbered:
@@ -108,11 +108,11 @@ def version_folders(root: Location) -> list[str]:
 
 
 def _base_in(place: Location) -> str:
-    """What the index of a delta says of its base; "" for any other folder."""
+    """The base in the index of a delta; "" for any other folder."""
     try:
         file = place.view() / INDEX_NAME
         found = json_value(read_bytes(file, what="the index"), str(file)) if file.is_file() else {}
-    except ReshardError:  # of no version, as far as anybody can tell
+    except ReshardError:  # not known to be a version
         return ""
     return version_id(str(found["metadata"].get("base_version"))) if is_delta(found) else ""
 
@@ -122,7 +122,7 @@ def _order(one: VersionInfo) -> tuple[str, int, str]:
 
 
 def _in_order(found: Sequence[VersionInfo]) -> list[VersionInfo]:
-    """Each version after the one on which it stands; none of a circle, and of what stands on one, can be made."""
+    """Each version after the one on which it stands; those of a circle, and those that stand on one, cannot be made."""
     by_version = {one.version: one for one in found}
     ordered: dict[str, VersionInfo] = {}
     for one in sorted(found, key=_order):
@@ -139,7 +139,7 @@ def _in_order(found: Sequence[VersionInfo]) -> list[VersionInfo]:
 
 
 def _once(found: Sequence[VersionInfo]) -> list[VersionInfo]:
-    """Of two folders of one version, in both layouts, it is not known on which a later delta stands: neither can be used."""
+    """The versions; two folders of one version, in both layouts, are unusable: a later delta may stand on either."""
     folders: dict[str, list[str]] = {}
     for one in found:
         folders.setdefault(one.version, []).append(one.name)
@@ -154,7 +154,7 @@ def _once(found: Sequence[VersionInfo]) -> list[VersionInfo]:
 
 
 def _version(place: Location, name: str, indexes: dict[str, DeltaIndex]) -> VersionInfo:
-    """What is in a folder; the index of a delta is noted by its version, without its tensors."""
+    """The version in a folder; notes the index of a delta by its version, without its tensors."""
     version = version_of_delta(name) or version_id(name)
     place, nbytes = place.view(), 0
     try:
@@ -183,7 +183,7 @@ def _version(place: Location, name: str, indexes: dict[str, DeltaIndex]) -> Vers
 
 
 def _changes(delta: Delta) -> tuple[DeltaTensor, ...]:
-    """How much changed of each tensor; empty where that is not recorded."""
+    """The changes of each tensor; empty where they are not recorded."""
     index = delta.index
     if index.tensors is None or index.changed is None:
         return ()
@@ -215,7 +215,7 @@ def _full(place: Location, name: str, version: str, nbytes: int) -> VersionInfo:
 
 
 def _lacks_index(place: Location) -> bool:
-    """Whether files of several are here without the index, which is written last; their tensors may be payloads."""
+    """True if files of several are here without the index, which is written last; their tensors may be payloads."""
     return any(is_shard(file) for file in place.files()) and not (place / INDEX_NAME).is_file()
 
 
@@ -228,7 +228,7 @@ def _sizes(place: Location) -> Iterator[int]:
 def _needed(
     found: Sequence[VersionInfo], indexes: Mapping[str, DeltaIndex]
 ) -> tuple[VersionInfo, ...]:
-    """With what the newest version that can be made needs: itself, and back to the first that stands on nothing here."""
+    """The versions, those marked that the newest sound one needs: itself, and back to the first that stands on nothing here."""
     by_version = {one.version: one for one in found if not one.problem}
     lowest = next(iter(by_version), "")
     unsound = {one.version for one in found} - by_version.keys()
@@ -240,7 +240,7 @@ def _needed(
 def needed_by(found: Sequence[VersionInfo], newest: int) -> set[str]:
     """The newest versions that can be made, and all on which they stand, also where that is not in the folder.
 
-    Of several chains of which it is not known which is newer, all are.
+    If several chains end and none is known to be the newest, all are needed.
     """
     sound = {one.version: one for one in found if not one.problem}
     needed: set[str] = set()
@@ -268,7 +268,7 @@ def _with_problem(
     lowest: str,
     indexes: Mapping[str, DeltaIndex],
 ) -> VersionInfo:
-    """A delta leads nowhere where a version between the first that is here and its base is missing, cannot be used, or is another than its."""
+    """The version, with a problem for a delta if a version below it is missing, cannot be used, or is another than its base."""
     at = one
     while not one.problem and at.kind == "delta":
         if at.base_version in known:

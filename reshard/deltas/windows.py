@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
 
 CELL_BYTES = 32 << 20
-"""Large enough that runs are as long as the tensors allow."""
+"""Size of a cell: large enough that runs are as long as the tensors allow."""
 
 
 class Window(Struct, frozen=True):
@@ -58,20 +58,20 @@ class Window(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of the tensor."""
+        """True if it is all of the tensor."""
         return self.nbytes == self.spec.nbytes
 
     @property
     def is_last(self) -> bool:
-        """Whether the tensor ends with it."""
+        """True if the tensor ends with it."""
         return self.end == self.spec.nbytes
 
     def has(self, number: int) -> bool:
-        """Whether it has a cell."""
+        """True if it has a cell."""
         return self.first <= number < self.stop
 
     def needs(self, box: Box) -> bool:
-        """Whether it may have elements of a box of the tensor."""
+        """True if it may have elements of a box of the tensor."""
         touched = self.spec.storage.overlapping(box)
         if not all(touched):
             return False
@@ -82,7 +82,7 @@ class Window(Struct, frozen=True):
 
 
 def rounds(specs: Sequence[TensorSpec], most_bytes: int) -> Iterator[list[Window]]:
-    """Every tensor in windows, those of a round of at most ``most_bytes`` together, but for one that is a single cell."""
+    """Every tensor in windows, by rounds of at most ``most_bytes``; a larger single cell is a round of its own."""
     current: list[Window] = []
     taken = 0
     for spec in specs:

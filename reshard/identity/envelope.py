@@ -1,6 +1,6 @@
 """The signature of an identity: a DSSE envelope around an in-toto Statement (both version 1).
 
-DSSE: https://github.com/secure-systems-lab/dsse, in-toto: https://github.com/in-toto/attestation. What is signed is
+DSSE: https://github.com/secure-systems-lab/dsse, in-toto: https://github.com/in-toto/attestation. The signed bytes are
 ``DSSEv1``, the length and text of the type, and the length and bytes of the payload.
 """
 
@@ -29,7 +29,7 @@ SUBJECT_NAME = "weights"
 MAX_ENVELOPE_BYTES = 1 << 20
 
 MOST_CHARACTERS = 200
-"""Of a name and a version."""
+"""Limit of a name and of a version."""
 
 _Said = Annotated[
     str, Meta(max_length=MOST_CHARACTERS)
@@ -53,7 +53,7 @@ class NoSignatureError(MissingError):
     """There is no signature.
 
     Attributes:
-        problem: the beginning of the message; what to do depends on what a caller can name.
+        problem: the beginning of the message; the remedy depends on the arguments of the caller.
     """
 
     def __init__(self, place: Location) -> None:
@@ -68,7 +68,7 @@ class RecordedSignature(Struct, frozen=True):
 
     Attributes:
         data: the bytes of ``identity.dsse.json``.
-        root: that it says it signs.
+        root: the root that it claims to sign.
         signers: the ids of the keys, "" for one that is not named.
     """
 
@@ -83,12 +83,12 @@ class _Subject(Struct, frozen=True):
 
 
 class SignedAs(Struct, frozen=True, omit_defaults=True):
-    """What the signer says that the weights are; each is "" where nothing was said.
+    """The signer's statements about the weights; each is "" where none was made.
 
     Attributes:
         name: of the model.
         version: of it; whole numbers have an order.
-        signed_at: when the signature was made, such as ``2026-11-29T08:00:00Z``.
+        signed_at: time of the signature, such as ``2026-11-29T08:00:00Z``.
     """
 
     name: _Said = ""
@@ -97,10 +97,10 @@ class SignedAs(Struct, frozen=True, omit_defaults=True):
 
 
 class _Predicate(SignedAs, frozen=True, omit_defaults=True):
-    """What is said of the weights besides their root.
+    """Statements about the weights besides their root.
 
     Attributes:
-        tensors: how many there are.
+        tensors: their number.
     """
 
     contents: str = ""
@@ -109,7 +109,7 @@ class _Predicate(SignedAs, frozen=True, omit_defaults=True):
 
 
 class SignedRoot(Struct, frozen=True):
-    """A root, and what its signer says of it."""
+    """A root, and its signer's statements about it."""
 
     root: str
     said: SignedAs
@@ -146,7 +146,7 @@ def signed_envelope(found: WeightsIdentity, key: PrivateKey, said: SignedAs) -> 
 
 
 def read_signed_root(folder: Location, key: PublicKey) -> SignedRoot:
-    """The root that a key has signed in a folder's envelope, and what it says of it.
+    """The root that a key has signed in a folder's envelope, and the signer's statements about it.
 
     Raises NoSignatureError where there is no envelope, CorruptError where it is damaged, FormatError for an envelope of something else,
     VerificationError where the key has not signed it.
@@ -274,6 +274,6 @@ def _root_of_statement(payload: bytes, where: str) -> SignedRoot:
 
 
 def _signed_bytes(payload_type: str, payload: bytes) -> bytes:
-    """DSSE's encoding of what is signed."""
+    """The bytes that DSSE signs."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)

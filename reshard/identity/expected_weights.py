@@ -1,4 +1,4 @@
-"""The identity that arrays or slices must have, as a caller gives it: a folder with its files, or what was read or computed."""
+"""The identity that arrays or slices must have, as a caller gives it: a folder with its files, or an identity that was read or computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def expected_weights(
 
     Args:
         identity: the folder of an ``identity.json``, or that file, as a path.
-        with_tree: whether its nodes are needed; of an identity that is given they are there or not.
+        with_tree: true if its nodes are needed; an identity that is given keeps those that it has.
 
     Raises PlanError for a root that is none, MissingError where a folder has none, VerificationError where its root is not the given
     one, and the errors of reading the files.

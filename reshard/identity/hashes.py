@@ -1,6 +1,6 @@
 """The hashes of an identity, version 1: BLAKE3, keyed by a public constant for each kind.
 
-What is hashed (numbers are u64, little-endian; a text is its length and its UTF-8)::
+The hashed bytes (numbers are u64, little-endian; a text is its length and its UTF-8)::
 
     leaf      the row-major little-endian bytes of a tile
     node      left, right
@@ -53,7 +53,7 @@ def _key(kind: str) -> bytes:
 
 
 def is_root(text: str) -> bool:
-    """Whether a text has the form of a root, which a tensor's top has too: 64 hex digits in lower case."""
+    """True if a text has the form of a root, which a tensor's top has too: 64 hex digits in lower case."""
     return _ROOT.fullmatch(text) is not None
 
 
@@ -68,7 +68,7 @@ def checked_root(what: str, given: object) -> str:
 
 
 def is_installed() -> bool:
-    """Whether the package that hashes is there."""
+    """True if the package that hashes is there."""
     return find_spec("blake3") is not None
 
 
@@ -98,7 +98,7 @@ def folded(hashes: bytes, level: int) -> bytes:
 
 
 def identity_entry(dtype: str, shape: Sequence[int], top: bytes) -> bytes:
-    """What is hashed of a tensor besides its name."""
+    """The bytes that are hashed for a tensor besides its name."""
     return b"".join([_text(dtype), _number(len(shape)), *map(_number, shape), top])
 
 

@@ -119,7 +119,7 @@ def write_identity(
 ) -> tuple[list[Location], list[str]]:
     """Writes the files of an identity, the signature last; each appears by one rename.
 
-    Files of an earlier identity that do not fit this one are removed. The files, and a warning for each that was removed.
+    Files of an earlier identity that do not fit this one are removed. Returns the files, and a warning for each that was removed.
     """
     files = {TREE_NAME: render_tree(found), IDENTITY_NAME: render_identity(found)}
     if key is not None:

@@ -1,7 +1,7 @@
 """The files of an identity: ``identity.json`` (root and tensors) and ``identity.tree`` (hashes of nodes).
 
 ``identity.tree`` is a line that names it, then for each tensor, in the order of ``identity.json``, the hashes of the nodes of
-``LeafTree.kept_level``, 32 bytes each. How many there are follows from shapes and dtypes, so that its length is known
+``LeafTree.kept_level``, 32 bytes each. Their number follows from shapes and dtypes, so that its length is known
 before it is read. Neither file counts as a part of the checkpoint beside which it lies.
 """
 
@@ -34,17 +34,17 @@ _REMEDY = "restore the file from a copy, or make it anew with reshard identify"
 _KIND = Versioned(FORMAT, VERSION, "an identity", "reshard identify", _REMEDY)
 _CRC = re.compile(r"[0-9a-f]{16}")
 _KEY_DTYPE = "uint32"
-"""Of the data of PRNG keys."""
+"""Dtype of the data of PRNG keys."""
 
 _MOST_TREE_BYTES = 1 << 30
 
 _MAX_RANK = 64
 _MAX_SIZE = 1 << 62
-"""Of a dimension, and of the bytes of a tensor."""
+"""Limit of a dimension, and of the bytes of a tensor."""
 
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``identity.json`` holds."""
+    """The content of ``identity.json``."""
 
     format: str
     version: int
@@ -68,13 +68,13 @@ def render_tree(found: WeightsIdentity) -> bytes:
 
 
 def folder_of_identity(given: str) -> Location:
-    """The folder that is meant by its path, or by that of the ``identity.json`` in it."""
+    """The folder at a path, or the folder of the ``identity.json`` at that path."""
     place = locate(given)
     return place.parent if place.name == IDENTITY_NAME else place
 
 
 def how_to_record(checkpoint: str) -> str:
-    """What to do where a checkpoint records no identity: one that is no folder has no place for the files."""
+    """The remedy for a checkpoint that records no identity: one that is no folder has no place for the files."""
     if locate(checkpoint).is_folder():
         return "record it with reshard identify --write"
     return (
@@ -131,14 +131,14 @@ def _problems(document: _Document) -> Iterator[str]:
 
 
 def _is_shape(tensor: TensorIdentity) -> bool:
-    """Whether a tensor may have its shape. Each size is bounded too: one that is 0 makes the product 0."""
+    """True if a tensor may have its shape. Each size is bounded too: one that is 0 makes the product 0."""
     if len(tensor.shape) > _MAX_RANK or not all(0 <= n < _MAX_SIZE for n in tensor.shape):
         return False
     return math.prod(tensor.shape) * storage_bytes(hashed_dtype(tensor)) < _MAX_SIZE
 
 
 def kept_nodes(tensor: TensorIdentity) -> int:
-    """How many hashes ``identity.tree`` has of a tensor."""
+    """The number of hashes that ``identity.tree`` has of a tensor."""
     return 1 << kept_level_of(tensor.shape, storage_bytes(hashed_dtype(tensor)), KEPT_BYTES)
 
 
@@ -155,7 +155,7 @@ def tree_of_identity(tensor: TensorIdentity) -> LeafTree:
 def read_nodes(
     folder: Location, found: WeightsIdentity, names: Collection[str]
 ) -> dict[str, bytes]:
-    """The nodes of some of its tensors, which must give the tops of ``identity.json``; of the file no more is read.
+    """The nodes of some of its tensors, which must give the tops of ``identity.json``; reads no more of the file.
 
     Raises CorruptError where the file is missing or damaged, FormatError where it is of another version or too large.
     """
@@ -179,7 +179,7 @@ def read_nodes(
 
 
 def _counts(found: WeightsIdentity, nbytes: int, where: str) -> dict[str, int]:
-    """How many hashes a tree of a length has of each tensor; errors as for ``read_nodes``.
+    """The number of hashes that a tree of a length has of each tensor; errors as for ``read_nodes``.
 
     Counting ends with the first tensor that is too much: a hostile ``identity.json`` has many tensors whose count takes long.
     """

@@ -1,4 +1,4 @@
-"""The folder into which the files of an identity are written: what may be there, what is replaced, and what is removed."""
+"""The folder into which the files of an identity are written: files that it may have, that are replaced, or removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REMEDY = "move it away, or name another folder (out)"
 
 
 def place_for(checkpoint: str, *, write: bool, out: str | None) -> Location | None:
-    """Where the files of an identity are written: into the checkpoint, or into a folder; None for nowhere.
+    """The place for the files of an identity: the checkpoint, or a folder; None for nowhere.
 
     Raises PlanError for a checkpoint that is one file or several below a name, which has no place for them.
     """
@@ -48,9 +48,9 @@ def place_for(checkpoint: str, *, write: bool, out: str | None) -> Location | No
 
 
 def prepare_place(place: Location) -> None:
-    """Makes the folder, and sees on a disk that files can be written there, before hours of reading.
+    """Makes the folder, and tests on a disk that files can be written there, before hours of reading.
 
-    Raises FormatError where another program or a newer version wrote files of these names; what is merely damaged is replaced.
+    Raises FormatError where another program or a newer version wrote files of these names; damaged files are replaced.
     StorageError where nothing can be written.
     """
     for name, read in _READERS.items():
@@ -82,18 +82,18 @@ def refuse_other_sha256(place: Location) -> None:
 
 
 def outdated_files(place: Location, root: str) -> Iterator[tuple[str, str]]:
-    """The files beside an identity that are of weights with another root, or cannot be read, and which of both."""
+    """The files beside an identity that are of weights with another root, or cannot be read, each with the reason."""
     for name in (SIGNATURE_NAME, RECEIPT_NAME):
         why = _why(place, name, root)
         if why:
             yield name, why
-    # It names no root: it is of the weights that the identity beside it was of.
+    # It names no root: it belongs to the weights of the identity beside it.
     if _why(place, IDENTITY_NAME, root) and _is_sha256(place / SHA256_NAME):
         yield SHA256_NAME, _OTHER
 
 
 def _why(place: Location, name: str, root: str) -> str:
-    """Why a file does not belong to a root; "" where it does, or is not there."""
+    """The reason why a file does not belong to a root; "" where it does, or is not there."""
     try:
         if not (place / name).exists():
             return ""
@@ -117,11 +117,11 @@ _READERS: dict[str, Callable[[Location], str]] = {
     SIGNATURE_NAME: _signed,
     RECEIPT_NAME: lambda place: read_receipt(place).target,
 }
-"""The root that each file in a folder is of."""
+"""Functions that read the root of each file in a folder."""
 
 
 def _is_sha256(file: Location) -> bool:
-    """Whether a file is there that has 64 hex digits by name, as ``streaming/sha256.py`` writes it."""
+    """True if a file is there that has 64 hex digits by name, as ``streaming/sha256.py`` writes it."""
     if not file.exists():
         return False
     try:

@@ -33,7 +33,7 @@ class PublicKey(Struct, frozen=True):
     key: Any
 
     def has_signed(self, data: bytes, signature: bytes) -> bool:
-        """Whether a signature of ``data`` was made with its private key."""
+        """True if a signature of ``data`` was made with its private key."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric import ec, ed25519
         from cryptography.hazmat.primitives.hashes import SHA256
@@ -140,7 +140,7 @@ def _unsupported() -> type[Exception]:
 
 
 def _checked(key: Any, place: Location | str) -> Any:
-    """A public key, if it is of a kind that is taken."""
+    """A public key, if it is of a supported kind; else FormatError."""
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
     if isinstance(key, ed25519.Ed25519PublicKey):

@@ -29,22 +29,22 @@ from reshard.identity.leaf_tree import (
 )
 
 BLOCK_BYTES = 32 << 20
-"""Parts of a chunk that can be read alone are about so large: enough that several workers have something to do."""
+"""Size, about, of parts of a chunk that can be read alone: small enough to keep several workers busy."""
 
 HASHER_BYTES = 4 << 10
-"""An open hasher, with what Python keeps beside it (measured: 2.0 KiB)."""
+"""Memory of an open hasher and of Python's objects beside it (measured: 2.0 KiB)."""
 
 RESULT_BYTES = 160
-"""What a block keeps of each leaf until it ends: a pair of its number and its hash (measured: 148 bytes)."""
+"""Memory of each leaf until its block ends: a pair of its number and its hash (measured: 148 bytes)."""
 
 CUT_BYTES = 128
-"""What a tree keeps of each cut: the cut, what its part adds to the number of a leaf, and its index (measured: 120 bytes)."""
+"""Memory of each cut of a tree: the cut, its part's share in the number of a leaf, and its index (measured: 120 bytes)."""
 
 MIB = 1 << 20
 
 
 class LeafBlock(Struct, frozen=True):
-    """A block of a tensor, and how it is streamed.
+    """A block of a tensor, and the plan by which it is streamed.
 
     Attributes:
         tree: of the whole tensor.
@@ -134,7 +134,7 @@ def _largest_block(stored: StoredTensor, max_memory: int, workers: int) -> int:
 
 
 def _largest_boxes(stored: StoredTensor, tree: LeafTree) -> tuple[Box, ...]:
-    """The blocks, one of each shape, of a part of the tensor that is as large as any that is read alone."""
+    """The blocks, one of each shape, of a part as large as the largest that is read alone."""
     largest = stored.spec.storage.common(tree.grid).largest
     box = Box(tuple([0] * len(largest)), largest)
     parts = _parts(box, tree) if _may_part(stored) else (box,)
@@ -157,14 +157,14 @@ def _blocks(stored: StoredTensor, max_memory: int, workers: int) -> Iterator[Lea
 
 
 def _may_part(stored: StoredTensor) -> bool:
-    """Whether a part of a chunk can be read alone."""
+    """True if a part of a chunk can be read alone."""
     return is_seekable(stored.encoding) and not stored.encoding.checksum
 
 
 def _shared(
     stored: StoredTensor, tree: LeafTree, box: Box, max_memory: int, workers: int
 ) -> LeafBlock:
-    """Within a worker's share where that decodes no chunk twice, else within all of the memory."""
+    """A block within a worker's share where that decodes no chunk twice, else within all of the memory."""
     try:
         within = _planned(stored, tree, box, max_memory // workers)
     except MemoryBudgetError:
@@ -232,7 +232,7 @@ def _largest_leaf(tree: LeafTree) -> int:
 
 
 def open_leaves(tree: LeafTree, box: Box, cut: Cut) -> int:
-    """How many leaves of a box need more than one of its bands at the same time, at most."""
+    """The most leaves of a box that need more than one of its bands at the same time."""
     if not tree.order:
         return 1
     touched, largest = [len(r) for r in tree.grid.overlapping(box)], tree.grid.largest

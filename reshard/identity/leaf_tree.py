@@ -25,10 +25,10 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid, Index
 
 LEAF_BYTES = 64 << 10
-"""A leaf is halved no more once the largest has so many bytes, or fewer."""
+"""Leaves are halved until the largest has so many bytes, or fewer."""
 
 KEPT_BYTES = 1 << 20
-"""Nodes of so many bytes are the smallest that are kept of a tree."""
+"""Size of the smallest nodes that are kept of a tree."""
 
 LEAST_ROW_BYTES = 512
 """Rows of a leaf are not halved below this: they would be too short to copy and hash fast."""
@@ -38,12 +38,12 @@ _SHARED_CUTS = 1 << 14
 
 
 class LeafSpan(Struct, frozen=True):
-    """What leaves and a band share along one dimension.
+    """The part of a leaf within a band, along one dimension.
 
     Attributes:
-        place: what it adds to the number of a leaf.
-        part: where the elements are in the band.
-        begins, ends: whether the leaves begin, and end, within the band.
+        place: its share in the number of a leaf.
+        part: the elements, as a slice of the band.
+        begins, ends: true if the leaf begins, or ends, within the band.
     """
 
     place: int
@@ -74,12 +74,12 @@ class LeafTree(Struct, frozen=True, dict=True):
 
     @property
     def depth(self) -> int:
-        """How many levels are below the top."""
+        """The number of levels below the top."""
         return len(self.order)
 
     @property
     def leaves(self) -> int:
-        """How many leaves there are."""
+        """The number of leaves."""
         return 1 << self.depth
 
     def node_box(self, level: int, number: int) -> Box:
@@ -100,7 +100,7 @@ class LeafTree(Struct, frozen=True, dict=True):
 
     @property
     def halvings(self) -> tuple[int, ...]:
-        """How often each dimension is halved."""
+        """The number of halvings of each dimension."""
         return tuple([self.order.count(dim) for dim in range(len(self.shape))])
 
     def kept_level(self, least_bytes: int) -> int:
@@ -122,12 +122,12 @@ class LeafTree(Struct, frozen=True, dict=True):
         return sum([places[i << k] for places, i, k in parts]) >> (self.depth - level)
 
     def _left(self, level: int) -> list[int]:
-        """How often each dimension is halved below a level."""
+        """The number of halvings of each dimension below a level."""
         below = self.order[level:]
         return [below.count(dim) for dim in range(len(self.shape))]
 
     def in_band(self, band: Box) -> Iterator[tuple[LeafSpan, ...]]:
-        """What each leaf that a band touches has of it, row-major; the places of the spans add up to the leaf's number."""
+        """The spans of each leaf that a band touches, row-major; their places add up to the leaf's number."""
         return product(*map(self._spans, range(len(self.shape)), band.start, band.stop))
 
     def _spans(self, dim: int, start: int, stop: int) -> list[LeafSpan]:
@@ -147,7 +147,7 @@ class LeafTree(Struct, frozen=True, dict=True):
 
     @cached_property
     def _places(self) -> tuple[tuple[int, ...], ...]:
-        """Along each dimension, what each part adds to the number of a leaf."""
+        """The share of each part along each dimension in the number of a leaf."""
         bits: list[list[int]] = [[] for _ in self.shape]
         for level, dim in enumerate(self.order):
             bits[dim].append(1 << (self.depth - 1 - level))
@@ -155,7 +155,7 @@ class LeafTree(Struct, frozen=True, dict=True):
 
 
 def _sums(bits: Sequence[int]) -> list[int]:
-    """What each number of ``len(bits)`` binary digits adds, the first digit being worth ``bits[0]``."""
+    """The sums for all numbers of ``len(bits)`` binary digits; the first digit is worth ``bits[0]``."""
     found = [0]
     for bit in bits:
         found = [total for before in found for total in (before, before + bit)]
@@ -167,13 +167,13 @@ def _bits(number: int, count: int) -> Iterator[int]:
 
 
 def kept_level_of(shape: Sequence[int], itemsize: int, least_bytes: int) -> int:
-    """``LeafTree.kept_level`` without the tree, whose cuts would take as much memory as a file's shape asks for."""
+    """``LeafTree.kept_level`` from the shape alone; it makes no tree, since the shape of a file is not trusted."""
     depth = len(_order_of(tuple(shape), itemsize))
     return _level_of(math.prod(shape) * itemsize, least_bytes, depth)
 
 
 def leaves_and_cuts(shape: Sequence[int], itemsize: int) -> tuple[int, int]:
-    """How many leaves a tree has and how many cuts, all dimensions together, without the tree."""
+    """The numbers of leaves and cuts of a tree, all dimensions together, without the tree."""
     order = _order_of(tuple(shape), itemsize)
     cuts = sum([(1 << order.count(dim)) + 1 for dim in range(len(shape))])
     return 1 << len(order), cuts

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 VALUE_BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
-"""Types below 8 bits are stored one to a byte, whose other bits may be anything: they are hashed as zero."""
+"""Bits of types that are stored one to a byte; the other bits of the byte may be anything, and are hashed as zero."""
 
 
 class TensorHashes(Struct, frozen=True):
@@ -60,7 +60,7 @@ class _Leaves(Struct):
     """The leaves of a tensor that are hashed so far.
 
     Attributes:
-        left: how many are not.
+        left: the number of those that are not.
     """
 
     tree: LeafTree
@@ -79,7 +79,7 @@ class _Leaves(Struct):
             self.hashes[number * HASH_BYTES : (number + 1) * HASH_BYTES] = leaf
 
     def finished(self, nbytes: int) -> TensorHashes:
-        """Folds the leaves below one kept node after the other, so that no second list of all of them is made."""
+        """Folds the leaves below one kept node after the other, to avoid a second list of all."""
         kept = 1 << self.tree.kept_level(KEPT_BYTES)
         step, hashes = len(self.hashes) // kept, memoryview(self.hashes)
         below = (bytes(hashes[at : at + step]) for at in range(0, len(hashes), step))
@@ -89,7 +89,7 @@ class _Leaves(Struct):
 
 
 class _BlockHashes(Struct, frozen=True):
-    """Number and hash of each leaf of a block, and what the block adds to the tensor's digest."""
+    """Number and hash of each leaf of a block, and the block's share in the tensor's digest."""
 
     block: LeafBlock
     leaves: Sequence[tuple[int, bytes]]
@@ -203,9 +203,9 @@ def _bands(block: LeafBlock) -> Iterator[Box]:
 
 
 def as_hashed(name: str, elements: Array, dtype: str) -> Array:
-    """Elements with the bits that count; they are changed in place.
+    """Elements with the bits that count; changes them in place.
 
-    Raises CorruptError for a bool that is neither 0 nor 1: programs do not agree what it means.
+    Raises CorruptError for a bool that is neither 0 nor 1: programs disagree on its meaning.
     """
     if dtype in VALUE_BITS:
         elements &= (1 << VALUE_BITS[dtype]) - 1
@@ -226,7 +226,7 @@ class LeafHashing:
         self._done: list[tuple[int, bytes]] = []
 
     def add(self, elements: Array, band: Box) -> None:
-        """Takes the elements of a band, which are those of whole leaves or follow those that came before."""
+        """Takes the elements of a band: whole leaves, or the next elements of open ones."""
         for spans in self._tree.in_band(band):
             number = sum([span.place for span in spans])
             data = elements[tuple([span.part for span in spans])].tobytes()

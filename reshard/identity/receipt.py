@@ -1,4 +1,4 @@
-"""Receipt: from which weights others were made, and by which rules. ``identity.receipt.json`` lies beside the target's identity.
+"""Receipt: the weights from which others were made, and the rules. ``identity.receipt.json`` lies beside the target's identity.
 
 A receipt is the converter's word: the rules are recorded as they were applied, so that ``reshard verify --receipt`` can apply them
 again. It has no time and no path: the same conversion gives the same bytes.
@@ -35,11 +35,11 @@ _KIND = Versioned(
 
 
 class Receipt(Struct, frozen=True):
-    """From which weights others were made, and by which rules.
+    """The weights from which others were made, and the rules.
 
     Attributes:
         source: root of the weights that were converted, 64 hex digits.
-        target: root of what was made of them.
+        target: root of the weights that were made.
         reshard: the version that made it.
         changes: the rules, as written; those of a layout file first.
         given_map: the map; None without one.
@@ -65,7 +65,7 @@ class _Map(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``identity.receipt.json`` holds."""
+    """The content of ``identity.receipt.json``."""
 
     format: str
     version: int

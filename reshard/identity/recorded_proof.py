@@ -1,7 +1,7 @@
 """Proofs of slices of a checkpoint that records its identity.
 
-Hashes down to the level that ``identity.tree`` keeps are taken from there. Deeper ones are computed from the elements: of each kept
-node that the edge of the slice cuts, all elements are read, and must give the hash that is recorded.
+Hashes down to the level that ``identity.tree`` keeps are taken from there. Deeper ones are computed from the elements: where the
+edge of the slice cuts a kept node, all elements of the node are read, and must give the recorded hash.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class SliceProof(Record, frozen=True):
-    """The proof that a slice is part of a tensor of an identity; ``to_dict`` gives what a server sends.
+    """The proof that a slice is part of a tensor of an identity; ``to_dict`` gives the JSON that a server sends.
 
     Attributes:
         root: of the identity.
@@ -68,7 +68,7 @@ class SliceProof(Record, frozen=True):
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> SliceProof:
-        """The proof that ``to_dict`` gives, and a server as ``proof.json``; nothing is checked but its form, which FormatError refuses."""
+        """The proof in the JSON of ``to_dict`` or of a server's ``proof.json``; checks its form alone, and raises FormatError."""
         try:
             found = msgspec.convert(document, SliceProofDocument)
             hashes = base64.b64decode(found.proof, validate=True)
@@ -89,9 +89,9 @@ class SliceProof(Record, frozen=True):
         is needed too. Neither it nor the proof need be trusted, but ``root``.
 
         Args:
-            array: the elements, of the slice's shape and the tensor's dtype: numpy, jax, or what ``np.asarray`` takes. Of types of which
-                numpy has none (``float4_e2m1fn_x2``) the bytes; of PRNG keys their data.
-            identity: the folder of an ``identity.json``, or that file, or what ``identify`` returned.
+            array: the elements, of the slice's shape and the tensor's dtype: numpy, jax, or anything that ``np.asarray`` takes. For types
+                that numpy lacks (``float4_e2m1fn_x2``) the bytes; for PRNG keys their data.
+            identity: the folder of an ``identity.json``, or that file, or the result of ``identify``.
             root: that you trust, 64 hex digits.
 
         Raises VerificationError where it is not, LayoutError for a slice that has no proof, TreeError where the identity has no such tensor,
@@ -176,7 +176,7 @@ def _is_inside(box: Box, shape: tuple[int, ...]) -> bool:
 
 
 def needs_elements(stored: StoredTensor, box: Box, max_memory: int) -> bool:
-    """Whether the proof of a slice has hashes below the kept level, so that elements must be read for it.
+    """True if the proof of a slice has hashes below the kept level, so that elements must be read for it.
 
     Raises LayoutError for a slice that cuts leaves; MemoryBudgetError.
     """

@@ -1,4 +1,4 @@
-"""Checks of what a signer says that weights are: without them an older signature, which is right, passes for the newest."""
+"""Checks the signed name and version of weights: otherwise a valid but older signature passes for the newest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reshard.identity.envelope import MOST_CHARACTERS, SignedAs
 
 
 def signing_now(name: Any, version: Any) -> SignedAs:
-    """What is signed of weights beside their root. Raises PlanError for a version without a name, and for what is no text."""
+    """The statements to sign beside a root. Raises PlanError for a version without a name, and for a value that is no text."""
     said = (_text("name", name), _text("version", version))
     if said[1] and not said[0]:
         raise PlanError("a version is one of a model; give its name too (name)")
@@ -18,7 +18,7 @@ def signing_now(name: Any, version: Any) -> SignedAs:
 
 
 def wanted_of(name: Any, min_version: Any, *, is_signed: bool) -> SignedAs:
-    """What a caller wants to be signed. Raises PlanError for a least version without a name, for either without a key, and for what is no text."""
+    """The statements that a caller wants. Raises PlanError for a least version without a name, for either without a key, and for no text."""
     wanted = SignedAs(_text("name", name), _text("min_version", min_version))
     if wanted.version and not wanted.name:
         raise PlanError(
@@ -32,7 +32,7 @@ def wanted_of(name: Any, min_version: Any, *, is_signed: bool) -> SignedAs:
 
 
 def check_signed_as(wanted: SignedAs, said: SignedAs) -> None:
-    """Raises VerificationError where the signature does not say that the weights are of this name, and of this version or a later one."""
+    """Raises VerificationError unless the signature says that the weights have this name, and this version or a later one."""
     if wanted.name and said.name != wanted.name:
         found = f"signed as {said.name!r}" if said.name else "signed without a name"
         raise VerificationError(

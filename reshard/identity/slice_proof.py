@@ -1,4 +1,4 @@
-"""The proof that a slice of a tensor is part of it: hashes of the largest nodes of its tree that lie outside of the slice.
+"""The proof that a slice is part of a tensor: hashes of the largest nodes of the tensor's tree that lie outside of the slice.
 
 The tree is walked from the left. A node inside of the slice is hashed from its elements, a node outside is the next hash of the
 proof, and any other is its two halves::
@@ -6,7 +6,7 @@ proof, and any other is its two halves::
     rows 4:8 of (8, 6)       top ── left half of the rows      outside: the hash of the proof
                               └──── right half of the rows     inside: hashed from the elements
 
-Where the walk goes follows from shape, item size and slice, so that a proof has one length, which is known before it is read.
+The walk follows from shape, item size and slice, so that a proof has one length, which is known before it is read.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ def nodes_of_slice(tree: LeafTree, box: Box) -> Iterator[ProofNode]:
 
 
 def proof_hashes(tree: LeafTree, box: Box) -> int:
-    """How many hashes the proof of a slice has."""
+    """The number of hashes in the proof of a slice."""
     return sum(not node.is_inside for node in nodes_of_slice(tree, box))
 
 
 def proof_of(tree: LeafTree, box: Box, hash_of_node: Callable[[ProofNode], bytes]) -> bytes:
-    """The proof of a slice, whose nodes outside are asked for from the left."""
+    """The proof of a slice; asks for the nodes outside of it from the left."""
     return b"".join([hash_of_node(n) for n in nodes_of_slice(tree, box) if not n.is_inside])
 
 
@@ -125,7 +125,7 @@ def check_slice(
 
 
 def _top(tree: LeafTree, box: Box, leaves: Mapping[int, bytes], proof: bytes) -> bytes:
-    """The hash of the whole tensor: nodes are joined with their left halves as soon as they are right ones."""
+    """The hash of the whole tensor; joins each right node with its left half at once."""
     done: list[bytes] = []
     at = 0
     for node in nodes_of_slice(tree, box):

@@ -1,4 +1,4 @@
-"""Versioned: how the JSON files of an identity are read: strictly, and by their version, for strangers may have made them."""
+"""Versioned: a strict reader of the JSON files of an identity, by their version, since strangers may have made them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Versioned(Struct, frozen=True):
     """A kind of file.
 
     Attributes:
-        format, version: what its members of these names say.
+        format, version: the values of its members of these names.
         what: the file in words.
         command: that writes it.
-        remedy: what to do about a damaged one.
+        remedy: the remedy for a damaged one.
     """
 
     format: str
@@ -35,7 +35,7 @@ class Versioned(Struct, frozen=True):
 
 
 class _Head(Struct, frozen=True):
-    """As much of a file as every version has."""
+    """The members that every version of a file has."""
 
     format: str = ""
     version: int = 0

@@ -35,7 +35,7 @@ class TensorIdentity(Struct, frozen=True):
 
     @property
     def entry(self) -> bytes:
-        """What the root hashes of it besides its name."""
+        """The bytes that the root hashes for it besides its name."""
         return identity_entry(self.dtype, self.shape, bytes.fromhex(self.top))
 
 

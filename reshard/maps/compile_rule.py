@@ -29,9 +29,9 @@ class CompiledRule(Struct, frozen=True):
 
     Attributes:
         shapes: of each target.
-        patterns: of each target, what fills it.
-        loops: the indices of the targets' names, and how many places each has.
-        stacked: the indices of the sources' names that are none of the targets', and how many places each has.
+        patterns: those that fill each target.
+        loops: the indices of the targets' names, and the number of places of each.
+        stacked: the indices of the sources' names that are none of the targets', and the number of places of each.
         sizes: of every dimension, given ones among them.
         arithmetic: that each element passes through; None for none.
     """
@@ -96,7 +96,7 @@ def _tried(rule: MapRule, make: Callable[[], T]) -> T:
 def _solved(
     rule: MapRule, equations: Sequence[Equation], sizes: Mapping[str, int], indices: set[str]
 ) -> dict[str, int]:
-    """The sizes that follow; where they contradict, the error names the given ones, which are those of another model."""
+    """The sizes that follow; where they contradict, the error names the given ones, which may be of another model."""
     try:
         return solved_sizes(equations, sizes)
     except ContradictionError as error:
@@ -144,7 +144,7 @@ def _loops(rule: MapRule, known: set[str], sizes: Mapping[str, int]) -> dict[str
 
 
 def _check_known(rule: MapRule, shape: RuleShape, sizes: Mapping[str, int]) -> None:
-    """Every dimension has a size; else the error names the one to give."""
+    """Raises PlanError for a dimension without a size; the error names the one to give."""
     every = [name for side in (*shape.left, *shape.right) for name in names_of(side)]
     for name in dict.fromkeys(every):
         if name not in sizes and (rule.sources or name not in rule.pad):
@@ -154,7 +154,7 @@ def _check_known(rule: MapRule, shape: RuleShape, sizes: Mapping[str, int]) -> N
 
 
 def _beside(name: str, shape: RuleShape, sizes: Mapping[str, int]) -> str:
-    """The axis on the left that is made of a dimension and others, which need a size too but one."""
+    """The end of an error that names the other dimensions without a size on one axis of the left side; "" without any."""
     for side in shape.left:
         for axis in side:
             names = dict.fromkeys(names_of(axis))
@@ -167,7 +167,7 @@ def _beside(name: str, shape: RuleShape, sizes: Mapping[str, int]) -> str:
 def _with_lengths(
     rule: MapRule, lengths: Lengths, sizes: Mapping[str, int], known: Mapping[str, int], than: str
 ) -> dict[str, int]:
-    """The sizes with other lengths for some dimensions, which are ``than`` ("more" or "fewer") what is allowed."""
+    """The sizes with other lengths for some dimensions; PlanError for ``than`` ("more" or "fewer") places than there are."""
     found = dict(sizes)
     for name, length in lengths.items():
         lacking = [size for size in length.names if size not in known]
@@ -187,7 +187,7 @@ def _with_lengths(
 
 
 def _refuse_again(rule: MapRule, indices: set[str], name: Template, side: TensorAxes) -> None:
-    """Against tensors of which only a diagonal would be taken or filled."""
+    """Raises PlanError for an index that is a dimension too: only a diagonal would be taken or filled."""
     again = sorted(indices.intersection(names_of(side)))
     if again:
         raise PlanError(
@@ -235,7 +235,7 @@ _Parts = Sequence[tuple[int, Sequence[Strand]]]
 
 
 def _moving(left: _Parts, right: _Parts, joinings: Sequence[Joining]) -> Iterator[PiecePattern]:
-    """What sources fill."""
+    """The patterns that sources fill."""
     if len(left) != len(right):
         raise ValueError(
             f"its left side has {_counted(len(left))}, but its right side {_counted(len(right))}; each part of a source becomes a "

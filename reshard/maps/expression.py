@@ -31,7 +31,7 @@ class Expression(Struct, frozen=True):
     """Arithmetic over names of sizes and indices.
 
     Attributes:
-        parts: in the order of a calculator: numbers, names, and operators that take what is before them.
+        parts: in postfix order: numbers, names, and operators that take the values before them.
     """
 
     text: str
@@ -44,11 +44,11 @@ class Expression(Struct, frozen=True):
 
     @property
     def _is_name(self) -> bool:
-        """Whether it is a name alone, as most indices are."""
+        """True if it is a name alone, as most indices are."""
         return self.parts == (("name", self.text),)
 
     def value(self, values: Mapping[str, int]) -> Number:
-        """Its value; ValueError for a division by zero, a root of what is below zero, or what is too large."""
+        """Its value; ValueError for a division by zero, a root of a negative number, or a number that is too large."""
         stack: list[Number] = []
         for kind, what in self.parts:
             if kind == "number":
@@ -72,7 +72,7 @@ class Expression(Struct, frozen=True):
         return int(found)
 
     def solved(self, name: str, number: int, values: Mapping[str, int]) -> int | None:
-        """What ``name`` must be so that it is ``number``; None where no whole number of at least 0 does it.
+        """The value of ``name`` for which the expression is ``number``; None where no whole number of at least 0 fits.
 
         Raises ValueError unless it grows in equal steps with ``name``.
         """
@@ -163,7 +163,7 @@ def parse_expression(text: str) -> Expression:
 
 
 class _Reading:
-    """What is read of a text, a word at a time."""
+    """A text that is read a word at a time."""
 
     def __init__(self, text: str) -> None:
         self.parts: list[tuple[str, Any]] = []

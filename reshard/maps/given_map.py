@@ -32,7 +32,7 @@ class GivenMap(Struct, frozen=True):
 
     Attributes:
         rules: in the direction that was asked for.
-        sizes: those of the file, and those that were given, which come first.
+        sizes: those of the file, and those that were given, which take precedence.
     """
 
     file: MapFile
@@ -47,7 +47,7 @@ class GivenMap(Struct, frozen=True):
 
     @property
     def layout(self) -> LayoutFile | None:
-        """How the file splits the targets, if it says so; None backwards."""
+        """The file's layout of the targets, if it has one; None backwards."""
         return None if self.reverse else self.file.layout
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class GivenMap(Struct, frozen=True):
     def applied(self, specs: Mapping[str, TensorSpec], keys: Collection[str] = ()) -> Mapped:
         """The targets that it makes of these tensors; see ``apply_rules``.
 
-        PlanError for tensors that the file refuses, and for sizes of a mesh that nobody gave.
+        PlanError for tensors that the file refuses, and for sizes of a mesh that were not given.
         """
         if not self.reverse:
             _refuse(self.file.refusals, specs)

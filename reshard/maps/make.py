@@ -34,7 +34,7 @@ _CHUNK_BYTES = 32 << 20
 
 
 class MadeTensors(Struct, frozen=True):
-    """What was made.
+    """The result of making tensors.
 
     Attributes:
         books: of the tensors, in their order.
@@ -48,12 +48,12 @@ class MadeTensors(Struct, frozen=True):
 
 
 class Keeping(Struct, frozen=True):
-    """Where elements go.
+    """The receiver of elements, and the choice of those that it needs.
 
     Attributes:
         keep: takes them, from any thread.
-        is_needed: whether anything of a box of a tensor is needed; what is not is not made. None where all of it is: then
-            every tensor is proved.
+        is_needed: true if anything of a box of a tensor is needed; other boxes are not made. None where everything is needed:
+            then every tensor is proved.
     """
 
     keep: Keep
@@ -107,7 +107,7 @@ def in_parts(spec: TensorSpec, slices: Grid) -> TensorSpec:
 
 
 def _not_needed(plan: Plan, is_needed: Callable[[str, Box], bool]) -> DoneUnits:
-    """The units of which nothing is needed, as if they were done."""
+    """The units that nothing needs, as if they were done."""
     done = DoneUnits(plan)
     for number, tensor in enumerate(plan.tensors):
         first = 0

@@ -55,12 +55,12 @@ class MappedTensor(Struct, frozen=True):
 
 
 class Mapped(Struct, frozen=True):
-    """What a map makes of a source.
+    """The targets that a map makes of a source.
 
     Attributes:
         tensors: the targets, in the order of their names; numbers in names count as numbers.
         equal: pairs of source tensors that must be equal; only the second is written.
-        cropped: sources of which a rule leaves a part out.
+        cropped: sources that a rule takes only in part.
     """
 
     tensors: tuple[MappedTensor, ...]
@@ -74,7 +74,7 @@ def apply_rules(
     specs: Mapping[str, TensorSpec],
     keys: Collection[str] = (),
 ) -> Mapped:
-    """The targets that rules make of these source tensors, of which ``keys`` are PRNG keys.
+    """The targets that rules make of these source tensors; ``keys`` are those that are PRNG keys.
 
     Raises PlanError, naming rule and tensor, for a rule that matches nothing, a tensor that no rule takes or that two take, a
     target that two rules make, sizes that contradict or do not follow, numbers that are left out, and elements that would be.
@@ -91,7 +91,7 @@ def apply_rules(
 
 
 class _Applying:
-    """What the rules before have taken and made."""
+    """The tensors that the rules so far have taken and made."""
 
     def __init__(
         self, sizes: Mapping[str, int], specs: Mapping[str, TensorSpec], keys: frozenset[str]
@@ -127,7 +127,7 @@ class _Applying:
             self._cropped += [name for matched in found for name in matched.names.values()]
 
     def _counts_for(self, rule: MapRule) -> dict[str, int]:
-        """Of a rule without sources: its indices have as many places as in the other rules, where these agree."""
+        """The sizes of the indices of a rule without sources: those of the other rules, where these agree."""
         names = {name for template in rule.targets for name in template.all_names()}
         return {name: next(iter(self._counts[name])) for name in names if len(self._counts[name]) == 1}  # fmt: skip
 
@@ -212,7 +212,7 @@ class _Applying:
         self._made_table.add(spec.name)
 
     def _refuse_many(self, rule: MapRule, more: int) -> None:
-        """Raises PlanError where so many more pieces are too many; an index may stand for 2^40 tensors."""
+        """Raises PlanError where ``more`` pieces are too many; an index may stand for 2^40 tensors."""
         if self._pieces + more > MAX_PIECES:
             raise PlanError(
                 f"{rule.label}: the map makes more than {MAX_PIECES:,} pieces; write it in several maps"

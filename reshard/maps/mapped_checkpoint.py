@@ -1,4 +1,4 @@
-"""What a map makes of an open checkpoint, with the rules that come before it and after it.
+"""The targets that a map makes of an open checkpoint, with the rules before and after it.
 
 Select and drop rules apply to names of the source, then the map, then rename and cast rules to names of the target.
 """
@@ -44,7 +44,7 @@ def mapped_tensors(
 
 
 def leaf_of(reader: Reader, made: MappedTensor) -> Leaf:
-    """The leaf of a tensor that a map makes: a new one; that of a PRNG key keeps what makes it one."""
+    """The leaf of a tensor that a map makes: a new one; that of a PRNG key keeps its metadata."""
     source = next((p.source for p in made.pieces if p.fill is None), None)
     trees = [item.name for item in reader.container.items if item.is_tree]
     is_key = source is not None and reader.tensors[source].is_key
@@ -56,9 +56,9 @@ def leaf_of(reader: Reader, made: MappedTensor) -> Leaf:
 def unequal(
     reader: Reader, pairs: Sequence[tuple[str, str]], seen: Mapping[str, str], limits: Limits
 ) -> Iterator[tuple[str, str]]:
-    """The pairs of source tensors that a map says are equal (``same_as``), and are not.
+    """The pairs of source tensors that differ though a map says that they are equal (``same_as``).
 
-    ``seen``: digests that are known; what lacks one is read for its digest alone.
+    ``seen``: known digests; a tensor without one is read for its digest alone.
     """
     names = {name for pair in pairs for name in pair if name not in seen}
     known = {**seen, **(tensor_digests(reader, limits, names) if names else {})}

@@ -1,4 +1,4 @@
-"""Matching: which tensors of a source the names of a rule stand for."""
+"""Matching: the tensors of a source that the names of a rule stand for."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Matched(Struct, frozen=True):
     Attributes:
         indices: the names of its indices.
         names: the source for each of their values.
-        spec: that all of them have, but for the name.
+        spec: the spec of all of them, but for the name.
     """
 
     indices: tuple[str, ...]
@@ -82,14 +82,14 @@ class Matched(Struct, frozen=True):
     spec: TensorSpec
 
     def name(self, values: Mapping[str, int]) -> str:
-        """The source for these indices, others among them."""
+        """The source for these indices; ``values`` may have others."""
         return self.names[tuple([values[index] for index in self.indices])]
 
 
 def match_sources(
     rule: MapRule, table: NameTable, specs: Mapping[str, TensorSpec], sizes: Mapping[str, int]
 ) -> list[Matched]:
-    """What each name of a rule stands for; PlanError where one stands for nothing, or for tensors that differ."""
+    """The sources that each name of a rule stands for; PlanError where there are none, or where they differ."""
     return [_match(rule, template, table, specs, sizes) for template in rule.sources]
 
 
@@ -139,7 +139,7 @@ def _no_match(template: Template, table: NameTable, count: int) -> str:
 
 
 def index_sizes(rule: MapRule, found: Sequence[Matched]) -> dict[str, int]:
-    """How many places each index of a rule's sources has.
+    """The number of places of each index of a rule's sources.
 
     Raises PlanError where numbers are left out, or a source is missing for some of them.
     """

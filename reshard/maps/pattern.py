@@ -1,4 +1,4 @@
-"""PiecePattern: a piece of a rule before its indices are known: which box of a view of a source becomes which box of a target.
+"""PiecePattern: a piece of a rule before its indices are known: a box of a source's view, and the box of a target that it becomes.
 
 A rule compiles to patterns once; each of its targets then costs no more than filling in indices.
 """
@@ -48,7 +48,7 @@ class PiecePattern(Struct, frozen=True):
 
     Attributes:
         source, target: their numbers in the rule; the source is -1 where an element fills the target.
-        only: indices for which it is.
+        only: the indices that it is for; the others may have any place.
     """
 
     source: int
@@ -59,12 +59,12 @@ class PiecePattern(Struct, frozen=True):
     only: Mapping[str, int] = {}
 
     def is_for(self, values: Mapping[str, int]) -> bool:
-        """Whether it is for these indices."""
+        """True if it is for these indices."""
         return all(values[name] == place for name, place in self.only.items())
 
 
 class Joining(Struct, frozen=True):
-    """What is known where both sides of a rule are joined.
+    """The facts by which both sides of a rule are joined.
 
     Attributes:
         sizes: of every dimension, as the sources have it; crops are applied.
@@ -80,7 +80,7 @@ class Joining(Struct, frozen=True):
 def joined(
     left: Strand, right: Strand, numbers: tuple[int, int], joining: Joining
 ) -> Iterator[PiecePattern]:
-    """The patterns for a strand of a source and one of a target; several where the target repeats what the source has.
+    """The patterns for a strand of a source and one of a target; several where the target repeats elements of the source.
 
     Raises ValueError where the source has elements that the target does not take.
     """
@@ -114,7 +114,7 @@ def _agreed(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]
 
 
 def _is_beyond(fixed: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
-    """Whether one of these places is cropped, or is padding."""
+    """True if one of these places is cropped, or is padding."""
     return any(place >= sizes[name] for name, place in fixed.items())
 
 
@@ -128,7 +128,7 @@ def _refuse_left_out(names: set[str], sizes: Mapping[str, int]) -> None:
 
 
 class _Half(Struct):
-    """The cells of one side, with what is taken of each."""
+    """The cells of one side, each cut to the part that is taken."""
 
     axes: list[list[Cell]]
 
@@ -144,7 +144,7 @@ class _Half(Struct):
                         break
 
     def neighbours(self) -> set[tuple[str, str]]:
-        """Names of cells that follow one another, of which the second is whole."""
+        """Names of cells that follow one another, where the second is whole."""
         return {
             (a.name, b.name)
             for axis in self.axes
@@ -205,7 +205,7 @@ def _mergeable(mine: _Half, theirs: _Half, moved: set[str]) -> list[tuple[str, s
 
 
 def _taken(cell: Cell, joining: Joining, at: Mapping[str, int]) -> Cell:
-    """What is taken of a cell: one place where that is fixed, else as much as the sources have."""
+    """The part of a cell that is taken: one place where that is fixed, else as much as the sources have."""
     if cell.name is None:
         return cell
     if cell.name in at:
@@ -222,7 +222,7 @@ def _bound(half: _Half, indices: frozenset[str]) -> Bound:
 
 
 def _order(mine: Sequence[Cell], theirs: Sequence[Cell], moved: set[str]) -> tuple[int, ...]:
-    """For each dimension of the target the one of the source; those of one element in their order."""
+    """The source's dimension for each dimension of the target; those of one element in their order."""
     places = {cell.name: dim for dim, cell in enumerate(mine) if cell.name in moved}
     ones = iter([dim for dim, cell in enumerate(mine) if cell.name not in moved])
     return tuple(places[c.name] if c.name in moved else next(ones) for c in theirs)
@@ -231,7 +231,7 @@ def _order(mine: Sequence[Cell], theirs: Sequence[Cell], moved: set[str]) -> tup
 def padding(
     right: Strand, number: int, padded: Sequence[str], sizes: Mapping[str, int]
 ) -> Iterator[PiecePattern]:
-    """The patterns of what ``pad`` leaves to an element: beyond each padded dimension, within those before it.
+    """The patterns of the places that ``pad`` adds: beyond each padded dimension, within those before it.
 
     ``sizes``: of every dimension, as the sources have it.
     """

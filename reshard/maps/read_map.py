@@ -1,4 +1,4 @@
-"""Reads maps: which tensors of a source become which of a target.
+"""Reads maps: rules by which tensors of a source become those of a target.
 
 ::
 
@@ -14,7 +14,7 @@
         map: [...]
     drop: ["^opt_state/"]                        # as in layout files
     cast: [{match: "weight$", dtype: bfloat16}]
-    about: what the map is for, in words
+    about: the purpose of the map, in words
     refuse: [{match: "experts", reason: why}]    # sources that the map cannot convert
     rules: [{match: "q_proj", axes: [model]}]    # and whatever else a layout file may say, of the targets
 
@@ -282,7 +282,7 @@ def _length(value: CheckedValue) -> Expression:
 
 
 def _check(value: CheckedValue, rule: MapRule) -> None:
-    """What the words of a rule alone decide."""
+    """Refuses a rule that is wrong by its words alone."""
     shape = rule.shape
     if rule.same_as is not None:
         return

@@ -1,7 +1,7 @@
 """The maps that come with this package: files of ``reshard/recipes``, asked for by name.
 
 Each says in its ``about`` from which version of the model code it was made. A file is a map, and behind it the choices by which
-other maps of its family are made: each choice has names, and what each name replaces in the text::
+other maps of its family are made: each choice has names, and each name its replacements in the text::
 
     variants:
     - tied:                                     # NAME-tied

@@ -15,7 +15,7 @@ from reshard.maps.shape import AxisItem, AxisItems, Parts, RuleShape, TensorAxes
 def reversed_rules(file: MapFile, sizes: Mapping[str, int]) -> tuple[MapRule, ...]:
     """The rules by which the sources come back from the targets.
 
-    Casts are left out: dtypes stay what they are. Raises PlanError, naming the rule, for what the targets do not tell.
+    Casts are left out: dtypes stay the same. Raises PlanError, naming the rule, for facts that the targets do not tell.
     """
     if file.changes.drop:
         raise PlanError(
@@ -67,7 +67,7 @@ def _refuse_what_is_lost(rule: MapRule) -> None:
 def _turned_lengths(
     rule: MapRule, sizes: Mapping[str, int]
 ) -> tuple[RuleShape | None, dict[str, Expression], dict[str, Expression]]:
-    """The shape from right to left, and what is padded and cropped of it: the reverse of each."""
+    """The shape from right to left, its pads, which are the rule's crops, and its crops, which are the rule's pads."""
     shape = None if rule.shape is None else rule.shape.turned
     pad: dict[str, Expression] = {}
     crop: dict[str, Expression] = {}
@@ -114,7 +114,7 @@ def _undone(rule: MapRule) -> Expression | None:
 
 
 def _renamed(shape: RuleShape, name: str, other: str) -> RuleShape:
-    """With another name for a dimension."""
+    """The shape with another name for a dimension."""
     return RuleShape(
         tuple(_side(side, name, other) for side in shape.left),
         tuple(_side(side, name, other) for side in shape.right),

@@ -1,4 +1,4 @@
-"""MapRule and MapFile: what a map says, as ``read_map`` reads it."""
+"""MapRule and MapFile: the content of a map, as ``read_map`` reads it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Lengths = Mapping[str, Expression]
 
 
 class Refusal(Struct, frozen=True):
-    """Source tensors whose name matches cannot be converted by the map.
+    """A pattern of source tensors that the map cannot convert.
 
     Attributes:
-        reason: why, for the error.
+        reason: the reason, for the error.
         label: ``refuse[0] (llama.yaml:12)``, for messages.
     """
 
@@ -33,18 +33,18 @@ class Refusal(Struct, frozen=True):
 
 
 class MapRule(Struct, frozen=True):
-    """Source tensors become target tensors.
+    """A rule by which source tensors become target tensors.
 
     Attributes:
         sources: the names of the sources; none where an element fills the targets.
         targets: of the targets; none for ``same_as`` of a source.
-        shape: how their dimensions belong together; None where they stay as they are.
+        shape: the relation of their dimensions; None where they stay as they are.
         multiply, divide, add: arithmetic that each element passes through, in this order.
-        pad: on the right side a dimension is so long, and what no source fills has ``fill``.
-        crop: of a dimension only so much is taken.
-        fill: the number that fills what no source does, and read backwards what a crop left out; None for 0, and where everything is filled.
+        pad: lengths of dimensions on the right side; elements that no source fills are ``fill``.
+        crop: lengths of dimensions that are taken.
+        fill: the number for elements that no source fills, or, read backwards, that a crop left out; None for 0, and where there are none.
         cast: dtype of the targets; None for the sources'.
-        same_as: the tensor that a source must equal, or of which a target is a copy.
+        same_as: the tensor that a source must equal, or that a target copies.
         label: ``map[3] (llama.yaml:12)``, for messages.
     """
 
@@ -81,12 +81,12 @@ class MapFile(Struct, frozen=True):
     Attributes:
         sizes: that no shape tells.
         mesh_sizes: names of sizes that are those of the target mesh's axes of the same name.
-        refusals: source tensors that it cannot convert, and why.
+        refusals: source tensors that it cannot convert, and the reasons.
         changes: the map's own rules: select and drop for sources, rename and cast for targets.
         plain: the same as plain data, as ``parse_map`` reads it.
-        about: what it is for, in words.
+        about: its purpose, in words.
         where: its name in messages.
-        layout: how the targets are split, if the file says it.
+        layout: the layout of the targets, if the file has one.
     """
 
     rules: tuple[MapRule, ...]

@@ -46,7 +46,7 @@ class RuleShape(Struct, frozen=True):
 
     @property
     def turned(self) -> RuleShape:
-        """It read from right to left."""
+        """The shape read from right to left."""
         return RuleShape(self.right, self.left)
 
 
@@ -118,7 +118,7 @@ def _sides(words: list[str], text: str) -> Iterator[TensorAxes]:
 
 
 def _refuse_twice(side: TensorAxes, text: str) -> None:
-    """A name is one dimension; only parts that lie one behind the other may each have it."""
+    """Raises ValueError for a name that is twice on a side; only parts that lie one behind the other may each have it."""
     seen: set[str] = set()
     for item in (item for axis in side for item in axis):
         here = set(_names_once(item, text))
@@ -147,7 +147,7 @@ def _names_once(item: AxisItem, text: str) -> set[str]:
 
 
 class _Reading:
-    """What is read of one half of a shape, a word at a time."""
+    """One half of a shape that is read a word at a time."""
 
     def __init__(self, words: list[str], text: str) -> None:
         self._words = words

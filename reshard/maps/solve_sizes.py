@@ -11,7 +11,7 @@ from reshard.maps.shape import AxisItem, AxisItems, Parts, names_of, shape_text
 
 
 class Equation(Struct, frozen=True):
-    """An axis of a tensor, and how long it is.
+    """An axis of a tensor and its length.
 
     Attributes:
         where: such as ``"axis 0 of 'q'"``.
@@ -45,7 +45,7 @@ def solved_sizes(equations: Sequence[Equation], given: Mapping[str, int]) -> dic
 
 
 def size_of(axis: AxisItems, sizes: Mapping[str, int]) -> int | None:
-    """How long an axis is; None where a size is not known."""
+    """The length of an axis; None where a size is not known."""
     found = [_item_size(item, sizes) for item in axis]
     return None if None in found else math.prod(n for n in found if n is not None)
 
@@ -77,7 +77,7 @@ def _solve(axis: AxisItems, size: int, equation: Equation, sizes: dict[str, int]
 
 
 def _has_again(axis: AxisItems, item: AxisItem) -> bool:
-    """Whether the one item that is not known is not all that is unknown."""
+    """True if a name of the unknown item is in another item of the axis, too."""
     others = [name for other in axis if other is not item for name in names_of(other)]
     return any(name in others for name in names_of(item))
 
@@ -103,7 +103,7 @@ def _solve_parts(item: Parts, size: int, equation: Equation, sizes: dict[str, in
 def _solve_common(
     parts: Sequence[AxisItems], size: int, equation: Equation, sizes: dict[str, int]
 ) -> None:
-    """A name that is the only unknown one of every part: ``[r d | d | d]`` gives d where r is known."""
+    """Finds a name that is the only unknown one of every part: ``[r d | d | d]`` gives d where r is known."""
     lacking = {name for part in parts for name in names_of(part) if name not in sizes}
     if len(lacking) != 1:
         return

@@ -12,14 +12,14 @@ from reshard.maps.shape import AxisItem, AxisItems, Parts, TensorAxes
 from reshard.maps.solve_sizes import size_of
 
 Choices = tuple[int, ...]
-"""Which part was chosen at each ``[ | ]``, in the order of the text."""
+"""The number of the part that was chosen at each ``[ | ]``, in the order of the text."""
 
 MAX_STRANDS = 4096
 """Most strands of one side."""
 
 
 class Cell(Struct, frozen=True):
-    """One dimension of the view, and what the strand has of it.
+    """One dimension of the view, and the strand's share of it.
 
     Attributes:
         name: of the dimension; None where it is one place of another.
@@ -69,7 +69,7 @@ class _Way(Struct, frozen=True):
     fixed: Mapping[str, int] = {}
 
     def after(self, *cells: Cell, choices: Choices = (), fixed: Mapping[str, int] = {}) -> _Way:
-        """The same behind these."""
+        """The way behind these cells, choices and places."""
         return _Way((*cells, *self.cells), (*choices, *self.choices), {**fixed, **self.fixed})
 
 

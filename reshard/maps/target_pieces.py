@@ -27,7 +27,7 @@ def assignments(counts: Mapping[str, int]) -> Iterator[dict[str, int]]:
 
 
 def fill_element(rule: MapRule, dtype: str) -> bytes:
-    """The bytes of the element that fills what no source does."""
+    """The bytes of the element for places that no source fills."""
     import numpy as np
 
     from reshard.geometry.dtypes import numpy_dtype
@@ -51,7 +51,7 @@ class TargetPieces(Struct):
 
     Attributes:
         loops: the indices in its name.
-        element: what fills it where no source does.
+        element: the bytes of the element for places that no source fills.
     """
 
     spec: TensorSpec
@@ -61,7 +61,7 @@ class TargetPieces(Struct):
     element: bytes
 
     def most(self, patterns: Sequence[PiecePattern]) -> int:
-        """How many pieces there are at most, before any is made."""
+        """The most pieces that there can be, before any is made."""
         return sum(math.prod(self._own_indices(pattern).values()) for pattern in patterns)
 
     def all(self, patterns: Sequence[PiecePattern]) -> Iterator[Piece]:
@@ -95,7 +95,7 @@ class TargetPieces(Struct):
         )
 
     def _own_indices(self, pattern: PiecePattern) -> dict[str, int]:
-        """The stacked indices of the name of a pattern's source, and how many places each has."""
+        """The stacked indices of the name of a pattern's source, and the number of places of each."""
         stacked = self.compiled.stacked
         indices = self.found[pattern.source].indices if pattern.source >= 0 else ()
         return {index: stacked[index] for index in indices if index in stacked}

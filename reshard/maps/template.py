@@ -1,6 +1,6 @@
 """Template: the names of tensors in a rule, such as ``model.layers.{l}.mlp.experts.{x}.w1``.
 
-A hole is an index, or arithmetic with one: ``{2*i+1}``, ``{i+first}``. In ``{6*i+j}`` j is what is left of a division by 6.
+A hole is an index, or arithmetic with one: ``{2*i+1}``, ``{i+first}``. In ``{6*i+j}`` j is the remainder of a division by 6.
 ``{{`` and ``}}`` are braces of the name itself.
 """
 
@@ -48,7 +48,7 @@ def parse_template(text: str) -> Template:
 
 
 def _is_ambiguous(parts: list[str | Expression]) -> bool:
-    """Whether a hole behind these parts has only digits between it and the one before; matching would try every way."""
+    """True if a hole behind these parts has only digits between it and the one before; matching would try every way."""
     last = parts[-1]
     if isinstance(last, Expression):
         return True
@@ -100,7 +100,7 @@ class Template(Struct, frozen=True):
 
     @property
     def skeleton(self) -> str:
-        """It with each number as ``#``; names that match have the same."""
+        """The template with each number as ``#``; names that match have the same."""
         text = "".join(part if isinstance(part, str) else "0" for part in self.parts)
         return skeleton_of(text)
 
@@ -133,7 +133,7 @@ class Template(Struct, frozen=True):
         )
 
     def under(self, prefix: str) -> Template:
-        """It below a prefix, which may have indices, too."""
+        """The template below a prefix, which may have indices, too."""
         return parse_template(prefix + self.text)
 
 
@@ -166,7 +166,7 @@ def _solved(hole: Expression, number: int, sizes: Mapping[str, int]) -> dict[str
 
 
 class _Block(Struct, frozen=True):
-    """Of ``6*i+j+1`` i, j, 6 and 1: j is an index inside of blocks, if it is smaller than those."""
+    """The i, j, 6 and 1 of ``6*i+j+1``: j is an index inside of blocks, if it is smaller than those."""
 
     outer: str
     inner: str
@@ -191,7 +191,7 @@ def _given(hole: Expression, sizes: Mapping[str, int]) -> tuple[tuple[str, int],
 
 @lru_cache(maxsize=4096)
 def _block(hole: Expression, given: tuple[tuple[str, int], ...]) -> _Block | None:
-    """How a hole with two indices counts blocks, by the sizes that are given of its names; None where it does not."""
+    """The blocks that a hole with two indices counts, by the given sizes of its names; None where it counts none."""
     sizes = dict(given)
     left = [name for name in hole.names if name not in sizes]
     if len(left) != 2:

@@ -1,1 +1,1 @@
-"""Restoring checkpoints as live trees: numpy arrays, jax arrays on any mesh, ShardedVariables."""
+"""Restores checkpoints as live trees: numpy arrays, jax arrays on any mesh, ShardedVariables."""

@@ -1,4 +1,4 @@
-"""Chooses what each tensor becomes: numpy, jax in shards, a ShardedVariable or PRNG keys.
+"""Chooses the output of each tensor: numpy, jax in shards, a ShardedVariable or PRNG keys.
 
 ``like``, the layout and the partition decide it. A layout that names the tensor wins over the sharding in ``like``; a
 partition excludes both.
@@ -36,7 +36,7 @@ def target_leaf(leaf: SourceLeaf, request: RestoreRequest) -> TargetLeaf | None:
 
 
 def becomes_jax(leaf: SourceLeaf, target: TargetLeaf | None, request: RestoreRequest) -> bool:
-    """Whether the tensor becomes a jax array, or several."""
+    """True if the tensor becomes a jax array, or several."""
     if leaf.stored is None or leaf.stored.is_key:
         return False  # the data of keys is uint32, which jax does not narrow
     if _partition(leaf, leaf.stored, target, request) is not None:
@@ -52,7 +52,7 @@ def becomes_jax(leaf: SourceLeaf, target: TargetLeaf | None, request: RestoreReq
 def choose_output(
     leaf: SourceLeaf, stored: StoredTensor, dtype: str, request: RestoreRequest
 ) -> RestoredOutput:
-    """What the tensor becomes; LayoutError, naming it, if its layout or partition cannot split it."""
+    """The output of a tensor; LayoutError, naming it, if its layout or partition cannot split it."""
     shape, target = stored.spec.shape, target_leaf(leaf, request)
     sharding = _sharding(leaf, stored, dtype, target, request)
     partition = _partition(leaf, stored, target, request)
@@ -73,7 +73,7 @@ def choose_output(
 
 
 def _stays_numpy(leaf: SourceLeaf, target: TargetLeaf | None, request: RestoreRequest) -> bool:
-    """Whether it was saved as a numpy array, such as a data iterator's state, and no layout names it."""
+    """True if it was saved as a numpy array, such as a data iterator's state, and no layout names it."""
     if target is not None or request.shardings is None or leaf.stored is None or not leaf.is_numpy:
         return False
     dtype = restored_dtype(leaf, target)

@@ -33,7 +33,7 @@ MIXED = "the arrays of into may hold new and old values now; restore into them a
 
 
 def check_alone(into: Any, others: Mapping[str, Any]) -> None:
-    """Raises PlanError if ``into`` comes with an argument that says what else the tensors become."""
+    """Raises PlanError if ``into`` comes with an argument that chooses another output."""
     given = [f"{name}=" for name, value in others.items() if value is not None]
     if into is not None and given:
         raise PlanError(
@@ -112,7 +112,7 @@ def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
 
 
 def _refusal(leaf: Any) -> str:
-    """The kind of the leaf, and what to do instead; "" for an array that can be filled."""
+    """The kind of the leaf, and the remedy; "" for an array that can be filled."""
     import numpy as np
 
     if isinstance(leaf, np.ma.MaskedArray):
@@ -144,8 +144,8 @@ def _array_refusal(array: np.ndarray[Any, Any]) -> str:
 
 
 def _is_apart(array: np.ndarray[Any, Any]) -> bool:
-    """Whether no two elements share memory: each stride is longer than everything that smaller strides reach. True for
-    every slice, transpose and diagonal of an array; False for a broadcast array.
+    """True if no two elements share memory: each stride is longer than everything that smaller strides reach. True for
+    every slice, transpose and diagonal of an array; false for a broadcast array.
     """
     reach = array.itemsize
     steps = ((abs(step), n) for step, n in zip(array.strides, array.shape, strict=True) if n > 1)

@@ -1,4 +1,4 @@
-"""Restoring what a map makes of a checkpoint: names, order and shape change on the way from chunks to buffers.
+"""Restores the tensors that a map makes of a checkpoint: names, order and shape change on the way from chunks to buffers.
 
 Where buffers become the result, the source is read once. Where they are copied to devices, they count against the budget, and the
 tensors are made in as many rounds as it takes.
@@ -80,7 +80,7 @@ class _ReadShards(Struct):
         return cls(read, buffers, RegionIndex(regions, tuple(numbers), spec.shape))
 
     def needs(self, box: Box) -> bool:
-        """Whether a buffer takes elements of ``box``."""
+        """True if a buffer takes elements of ``box``."""
         return any(self.buffers[n].count_in(box) for n in self.touching.touching(box))
 
     def keep(self, box: Box, elements: Array) -> None:
@@ -100,7 +100,7 @@ def restore_mapped(
 ) -> list[Restored]:
     """Makes each tensor in its buffers; returns one result each, in order.
 
-    Raises CorruptError where a source tensor that is read whole and once has not the digest that is recorded of it,
+    Raises CorruptError where a source tensor that is read whole and once does not have its recorded digest,
     VerificationError where two that must be equal are not, MemoryBudgetError before anything is read.
     """
     made = {tensor.spec.name: tensor for tensor in mapping.tensors}
@@ -126,8 +126,7 @@ def restore_mapped(
 
 
 def _made(read: TensorRead, tensor: MappedTensor) -> MappedTensor:
-    """The tensor in the dtype in which it is restored, made in parts as large as its regions: shards are, but for the last, of
-    one size."""
+    """The tensor in its restored dtype, made in parts as large as its regions: all shards but the last have one size."""
     if read.dtype != tensor.spec.dtype:
         tensor = in_dtype(tensor, read.dtype, saturate=read.saturate)
     boxes = [region.box.shape for region in read.output.regions if region.size]
@@ -137,7 +136,7 @@ def _made(read: TensorRead, tensor: MappedTensor) -> MappedTensor:
 
 
 def _rounds(reads: Sequence[TensorRead], most_bytes: int) -> Iterator[dict[int, list[int]]]:
-    """The regions of each tensor that are made together: all, but for those that are staged beyond ``most_bytes``."""
+    """Rounds of regions by tensor: staged regions share a round up to ``most_bytes``, all others are in the current one."""
     wanted: dict[int, list[int]] = defaultdict(list)
     staged = 0
     for number, read in enumerate(reads):
@@ -188,7 +187,7 @@ def _place(shards: Mapping[int, _ReadShards], placed: list[list[object]]) -> Non
 
 
 def _results(found: MadeTensors) -> Iterator[Restored]:
-    """One for each tensor of a round. Tensors share what is read: the first has the numbers of all."""
+    """One result for each tensor of a round. Tensors share their reads: the first has the bytes of all."""
     amounts = (found.read_bytes, found.needed_bytes)
     for cast in found.books.casts():
         yield Restored(None, *amounts, cast, is_verified=False)

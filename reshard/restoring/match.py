@@ -29,7 +29,7 @@ class SourceLeaf(Struct, frozen=True):
         name: in the restored tree.
         stored: None for a leaf that is not a tensor.
         cast: the dtype of the cast rule that applies to it.
-        saturate: whether that cast clips values to the largest finite one.
+        saturate: true if that cast clips values to the largest finite one.
     """
 
     name: str
@@ -50,19 +50,19 @@ class SourceLeaf(Struct, frozen=True):
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it was a Python number."""
+        """True if it was a Python number."""
         return (
             self.stored is not None and self.value_type == "scalar" and not self.stored.spec.shape
         )
 
     @property
     def is_numpy(self) -> bool:
-        """Whether it was a numpy array."""
+        """True if it was a numpy array."""
         return self.stored is not None and self.value_type == "np.ndarray"
 
     @property
     def has_data(self) -> bool:
-        """Whether it has data; None and empty containers have none."""
+        """True if it has data; None and empty containers have none."""
         return self.stored is not None or self.text is not None
 
     @property
@@ -90,7 +90,7 @@ def restored_dtype(leaf: SourceLeaf, target: TargetLeaf | None) -> str:
 
 
 def check_fit(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> None:
-    """Adds every difference between a leaf that has data and its target to ``found``, but what a cast could convert."""
+    """Adds every difference between a leaf with data and its target to ``found``, but dtypes that a cast could convert."""
     if leaf.stored is None:
         if target.kind != "string":
             _add_other_kind(leaf, target, found)
@@ -108,8 +108,8 @@ def check_fit(leaf: SourceLeaf, target: TargetLeaf, found: Mismatches) -> None:
 def wanted_dtype(
     leaf: SourceLeaf, stored: StoredTensor, target: TargetLeaf | None, becomes_jax: bool
 ) -> WantedDtype:
-    """The dtype that a tensor without a cast rule must get, and whether only such a rule converts it: because values could
-    change, or because jax would silently narrow it."""
+    """The dtype that a tensor without a cast rule must get; ``needs_cast`` where values could change, or jax would silently
+    narrow it."""
     dtype = stored.spec.dtype
     is_array = target is not None and target.kind not in ("string", "scalar", "key")
     wanted = str(target.dtype) if target is not None and is_array else dtype
@@ -188,7 +188,7 @@ def _check_key(
 
 
 def has_jax() -> bool:
-    """Whether jax is installed."""
+    """True if jax is installed."""
     try:
         import jax  # noqa: F401  whether it is there
     except ImportError:
@@ -221,7 +221,7 @@ def _spec_dtype(leaf: SourceLeaf) -> str:
 
 
 def is_lossless(stored: str, restored: str) -> bool:
-    """Whether every value of ``stored`` is one of ``restored``, of the same kind.
+    """True if every value of ``stored`` is one of ``restored``, of the same kind.
 
     >>> is_lossless("bfloat16", "float32"), is_lossless("int8", "float32")
     (True, False)

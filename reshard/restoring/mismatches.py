@@ -1,7 +1,7 @@
 """Collects every mismatch between a checkpoint and ``like``, and raises one error.
 
 If all names are missing but exist under another prefix (an item, or ``params/``), a hint says how to fit them. For tensors whose
-dtype does not fit, a line says which cast rule converts them: one line for all that one rule converts.
+dtype does not fit, a line names the cast rule that converts them: one line for all that one rule converts.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Mismatches:
 
 
 def target_hint(names: Collection[str], stored: Sequence[str], items: Collection[str]) -> str:
-    """How to restore a target whose names are all missing; "" if no prefix makes them fit.
+    """A hint on how to restore a target whose names are all missing; "" if no prefix makes them fit.
 
     Args:
         names: those of the target.
@@ -98,7 +98,7 @@ def target_hint(names: Collection[str], stored: Sequence[str], items: Collection
 
 
 def layout_hint(keys: Collection[str], stored: Sequence[str]) -> str:
-    """How to change a tree of layouts that has no key of the checkpoint; "" if no prefix makes it fit."""
+    """A hint on how to change a tree of layouts that has no key of the checkpoint; "" if no prefix makes it fit."""
     there = with_folders(stored)
     above = prefixes_above(keys, there)
     if above:
@@ -139,8 +139,8 @@ class WantedDtype(Struct, frozen=True):
     """The dtype that a tensor must get.
 
     Attributes:
-        narrowed: how a narrowing by jax is avoided, with the keys of ``_ONE``; "" where the caller asks for ``wanted``.
-        needs_cast: whether only a cast rule converts it.
+        narrowed: the way to avoid a narrowing by jax, with the keys of ``_ONE``; "" where the caller asks for ``wanted``.
+        needs_cast: true if only a cast rule converts it.
     """
 
     name: str
@@ -173,7 +173,7 @@ def cast_lines(tensors: Sequence[WantedDtype]) -> Iterator[tuple[str, int]]:
 
 
 def _rule(tensor: WantedDtype, tensors: Sequence[WantedDtype]) -> str:
-    """The left side of a rule by dtype that gives every tensor what it must get; "" if there is none."""
+    """The left side of a rule by dtype that gives every tensor its wanted dtype; "" if there is none."""
     kind = kind_of(tensor.stored)
     if kind_of(tensor.wanted) != kind:
         return ""  # only a rule with the tensor's name changes the kind

@@ -26,7 +26,7 @@ Unexpected = Literal["error", "ignore"]
 
 
 class RestoreOptions(TypedDict, total=False):
-    """What ``reshard.restore`` takes besides ``like``, ``layout``, ``partition``, ``select`` and ``cast``.
+    """The options of ``reshard.restore`` besides ``like``, ``layout``, ``partition``, ``select`` and ``cast``.
 
     Every option can be left out.
 
@@ -39,8 +39,8 @@ class RestoreOptions(TypedDict, total=False):
         reverse: read the map from right to left.
         mesh: as in ``reshard.ConvertOptions``: a mesh without a layout keeps the axes by which each tensor was split, over
             this mesh and its devices; the mesh of a layout file, or of a tree of PartitionSpecs, is this one.
-        missing_axes: ``"replicate"`` replicates the dimensions that axes split which ``mesh`` lacks; ``"error"``, the default,
-            refuses them.
+        missing_axes: for axes that ``mesh`` lacks: ``"replicate"`` replicates the dimensions that they split; ``"error"``, the
+            default, refuses them.
         axis: the dimension that ``partition`` splits; the default is 0, or the recorded one.
         partition_strategy: ``"div"`` or ``"mod"``; None keeps what was recorded, or ``"div"``.
         devices: devices or shardings to which shards are dealt in turn.
@@ -51,13 +51,13 @@ class RestoreOptions(TypedDict, total=False):
             empty container; ``"error"``, the default, refuses them.
         unexpected: ``"ignore"`` leaves out stored leaves that ``like`` or ``into`` lacks; ``"error"``, the default,
             refuses them.
-        missing_chunks: what to do where chunks of the tensors are not stored. ``"refuse"`` raises CorruptError before anything is
+        missing_chunks: treatment of chunks of the tensors that are not stored. ``"refuse"`` raises CorruptError before anything is
             read; ``"warn"`` and ``"allow"`` take the fill value, mostly 0, with or without a warning. None, the default,
             refuses a needed chunk where the checkpoint records that it stores every chunk, and else warns.
         max_memory: bytes, or text such as ``"512MiB"``, that may be used beside the result. The default is 1 GiB, or a
             quarter of the memory that the machine or its cgroup allows, if that is less.
-        workers: how many chunks are read at once; the default is the number of processors, at least 2 and at most 16.
-        verify: whether tensors that are read whole are compared with their recorded digests; the default is True.
+        workers: number of chunks that are read at once; the default is the number of processors, at least 2 and at most 16.
+        verify: compare tensors that are read whole with their recorded digests; the default is True.
         progress: called after each piece of work, from the calling thread.
         report: called once at the end with a ``RestoreReport``. Without it, keys
             and rules that match no tensor raise a ``LayoutWarning``, and missing chunks a ``MissingChunksWarning``.

@@ -1,4 +1,4 @@
-"""What a tensor becomes (numpy, jax, ShardedVariable), which regions it needs, and how full buffers are turned into it.
+"""Outputs of tensors (numpy, jax, ShardedVariable): the regions that each needs, and its value from full buffers.
 
 A full buffer is placed at once. If jax can adopt its memory (CPU devices, whole bytes, 64-byte alignment), the buffer
 becomes the array, shared by all replicas on this host. Else it is copied to its devices and freed.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RestoredOutput(Protocol):
-    """What one tensor becomes."""
+    """The output of one tensor."""
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -35,7 +35,7 @@ class RestoredOutput(Protocol):
 
     @property
     def is_staged(self) -> bool:
-        """Whether a buffer is copied and freed when it is placed; otherwise its memory is the result."""
+        """True if a buffer is copied and freed when it is placed; otherwise its memory is the result."""
         ...
 
     def place(self, number: int, array: Array) -> Any:
@@ -237,7 +237,7 @@ def default_device() -> DefaultDevice:
 
 
 def adopts(place: Place, dtype: str) -> bool:
-    """Whether an aligned buffer becomes the result itself, without a copy."""
+    """True if an aligned buffer becomes the result itself, without a copy."""
     if isinstance(place, HostMemory):
         return True
     is_whole_bytes = not dtype.startswith(("int4", "uint4", "int2", "uint2", "float4"))

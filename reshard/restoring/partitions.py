@@ -1,4 +1,4 @@
-"""Which tensors become ShardedVariables, and which rows each shard has."""
+"""Partitions: the tensors that become ShardedVariables, and the rows of each shard."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def in_shards(
 
 
 def recorded_strategy(stored: StoredTensor) -> str | None:
-    """How look-ups find the table's rows, 'mod' or 'div'; None if the checkpoint does not record it."""
+    """The strategy by which look-ups find the table's rows, 'mod' or 'div'; None if the checkpoint does not record it."""
     found = (stored.partition or {}).get("strategy")
     return found if found in STRATEGIES else None
 

@@ -1,4 +1,4 @@
-"""Plans a restore: which tensors to read, and what each becomes. No tensor is read."""
+"""Plans a restore: the tensors to read, and the output of each. No tensor is read."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class RestorePlan(Struct, frozen=True):
 
 
 def plan_restore(reader: Reader, request: RestoreRequest) -> RestorePlan:
-    """The tensors to read and what each becomes.
+    """The tensors to read, and the output of each.
 
     Raises one TreeError for everything that does not fit, PlanError for rules that make no sense,
     LayoutError, naming the tensor, for a layout or partition that cannot split it.
@@ -122,7 +122,7 @@ def _source_leaves(reader: Reader, changes: Changes) -> tuple[SourceLeaf, ...]:
 
 
 def _is_asked_for(leaf: SourceLeaf, like: TargetTree) -> bool:
-    """Whether ``like`` takes the leaf's data. Leaves of ``like`` are arrays, numbers and strings: what has no data in
+    """True if ``like`` takes the leaf's data. Leaves of ``like`` are arrays, numbers and strings: a leaf without data in
     the checkpoint, such as None, is no value for them."""
     return leaf.has_data and leaf.name in like.leaves
 
@@ -132,7 +132,7 @@ def _value_without_data(leaf: SourceLeaf) -> Any:
 
 
 def _refuse_packed(wanted: Sequence[SourceLeaf]) -> None:
-    """Neither numpy nor jax has an element type for several values in a byte."""
+    """Raises FormatError for several values in a byte, for which neither numpy nor jax has an element type."""
     packed = [f for f in wanted if f.stored is not None and f.stored.spec.dtype in PACKED]
     if packed and packed[0].stored is not None:
         dtype, more = (
@@ -145,7 +145,7 @@ def _refuse_packed(wanted: Sequence[SourceLeaf]) -> None:
 
 
 def _refuse_objects(wanted: Sequence[SourceLeaf]) -> None:
-    """A value that was not opened would be None."""
+    """Raises FormatError for a value that was not opened: it would be None."""
     objects = [f for f in wanted if f.stored is None and f.leaf.is_object]
     if objects:
         more = f" and {len(objects) - 1} more" if objects[1:] else ""
@@ -181,7 +181,7 @@ def _check(
 
 
 def _check_leaf(leaf: SourceLeaf, request: RestoreRequest, found: Mismatches) -> WantedDtype | None:
-    """Adds what does not fit; the dtype that the tensor must get, None where a rule casts it or it has none."""
+    """Adds mismatches; returns the dtype that the tensor must get, None where a rule casts it or it has none."""
     target = target_leaf(leaf, request)
     if target is not None:
         check_fit(leaf, target, found)

@@ -1,4 +1,4 @@
-"""Region: the elements of a tensor that one buffer has. Buffer: its memory, and how pieces are copied into it.
+"""Region: the elements of a tensor that one buffer has. Buffer: its memory, into which pieces are copied.
 
 The regions that share chunks are one group, so that each chunk is read once. Along each dimension overlapping regions are
 merged, and the tensor is split at every chunk edge that no merged region crosses::
@@ -71,7 +71,7 @@ class Region(Struct, frozen=True):
         return math.prod(self.shape)
 
     def count_in(self, box: Box) -> int:
-        """How many of its elements are in ``box``."""
+        """Number of its elements in ``box``."""
         inside = self.box.intersect(box)
         if inside is None:
             return 0
@@ -115,7 +115,7 @@ class Buffer:
         return self.region.box
 
     def count_in(self, box: Box) -> int:
-        """How many elements of ``box`` it takes."""
+        """Number of elements of ``box`` that it takes."""
         return self.region.count_in(box)
 
     def direct(self, box: Box) -> Bytes | None:

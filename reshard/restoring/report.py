@@ -1,4 +1,4 @@
-"""RestoreReport: what a restore read, verified and cast."""
+"""RestoreReport: the tensors and bytes that a restore read, verified and cast."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from reshard.restoring.tensor_read import Restored
 
 
 class RestoreReport(Record, frozen=True):
-    """What a restore read, verified and cast, in this process.
+    """The tensors and bytes that a restore read, verified and cast, in this process.
 
     Attributes:
-        tensors: how many were restored.
-        verified: how many of them were compared with their recorded digest; the others have no digest, or this process
+        tensors: number of tensors that were restored.
+        verified: number of them that were compared with their recorded digest; the others have no digest, or this process
             needed only a part of them.
         read_bytes: stored bytes that were read.
         needed_bytes: stored bytes that had to be read: the needed elements of raw chunks, and every other needed chunk
             once.
-        casts: how many elements each cast or arithmetic of a map changed, by name of the tensor.
+        casts: the losses of each cast or arithmetic of a map, by name of the tensor.
         seconds: wall time, without opening the checkpoint.
         warnings: one sentence for each part of the checkpoint that was left out, each rule of the layout that matches no
             tensor, and each tensor that several match; and one about missing chunks.
         numpy: names of the tensors that were restored as numpy arrays.
-        missing_chunks: how many chunks of each stored tensor are not there, of those that lack any; the fill value was taken.
+        missing_chunks: number of chunks that are not stored, by the name of each tensor that lacks any; the fill value was taken.
     """
 
     tensors: int

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RestoreRequest(Struct, frozen=True):
-    """What to restore, and what it becomes.
+    """The tensors to restore, and their outputs.
 
     Attributes:
         changes: the select, drop, rename and cast rules, those of a layout file first.

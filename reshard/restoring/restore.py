@@ -109,9 +109,9 @@ def _layout_warnings(plan: RestorePlan, request: RestoreRequest) -> tuple[str, .
 
 
 def _missing(reader: Reader, plan: RestorePlan, asked: MissingChunks | None) -> dict[str, Stored]:
-    """The tensors of which chunks are not stored; CorruptError where ``asked`` refuses them.
+    """The tensors that lack stored chunks; CorruptError where ``asked`` refuses them.
 
-    Where they are refused only since every chunk is recorded to be there, this is left to reading, which needs no listing.
+    A tensor that records that it stores every chunk is left to reading, which refuses a missing one without a listing.
     """
     if plan.mapping is None:
         stored = [read.stored for read in plan.reads]

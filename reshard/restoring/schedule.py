@@ -20,7 +20,7 @@ JOB_CHUNKS = 64
 
 
 class OpenGroup:
-    """A group whose buffers are being filled; the worker that reads the last chunk places them."""
+    """A group while its buffers are filled; the worker that reads the last chunk places them."""
 
     def __init__(self, state: TensorState, group: ReadGroup, chunks: int) -> None:
         read = state.read
@@ -66,7 +66,7 @@ class Job(Struct, frozen=True):
     """Steps that one worker runs in order; they take ``memory_bytes`` until the last one ends.
 
     Attributes:
-        arena_bytes: of these, what the largest chunk is decoded in.
+        arena_bytes: those of them in which the largest chunk is decoded.
     """
 
     steps: tuple[ReadStep, ...]
@@ -119,7 +119,7 @@ class _Batch:
 
 
 def _waiting_weight(step: ReadStep) -> int:
-    """Where requests take long, workers should wait side by side."""
+    """Bytes that a step counts for its request: where requests take long, workers should wait side by side."""
     encoding = step.opened.state.read.stored.encoding
     return REQUEST_WEIGHT if encoding.read_ahead_bytes and step.read is not None else 0
 

@@ -56,7 +56,7 @@ class Shardings(Protocol):
         ...
 
     def names(self, tensor: ToShard) -> bool:
-        """Whether the layout names this tensor.
+        """True if the layout names this tensor.
 
         Raises LayoutError for a tensor without a rule in a layout file that needs one for each.
         """
@@ -275,7 +275,7 @@ class TensorSharding(Struct, frozen=True):
 
     Attributes:
         sharding: None for jax's default device.
-        is_named: whether the layout names this tensor; False for its default.
+        is_named: true if the layout names this tensor; false for its default.
         rows: axis and number of shards, if a layout file partitions the tensor.
     """
 
@@ -330,7 +330,7 @@ def _real(sharding: Any) -> jax.sharding.Sharding:
 
 
 def unsplit(sharding: Any) -> Any:
-    """On the same devices, but whole: a scalar has no other layout, and jax refuses a spec that names an axis."""
+    """The sharding on the same devices, but whole: a scalar has no other, and jax refuses a spec that names an axis."""
     from jax.sharding import NamedSharding, PartitionSpec
 
     if isinstance(sharding, TensorLayout):

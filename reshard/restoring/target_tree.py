@@ -31,7 +31,7 @@ class TargetLeaf(Struct, frozen=True):
         leaf: the leaf itself.
         dtype: None for a Python number or a string.
         sharding: that of the leaf; None if it has none, or is an uncommitted array.
-        is_placed: whether the caller chose the sharding; a live array has one in any case.
+        is_placed: true if the caller chose the sharding; a live array has one in any case.
     """
 
     kind: LeafKind
@@ -43,7 +43,7 @@ class TargetLeaf(Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """What is asked for, in words."""
+        """Its dtype and shape, or its type, in words."""
         if self.kind in ("string", "scalar"):
             return f"a {type(self.leaf).__name__}"
         return f"{self.dtype} of shape {list(self.shape)}"
@@ -94,7 +94,7 @@ def _kind_of(leaf: Any) -> str:
 
 
 def _target_leaf(leaf: Any) -> TargetLeaf | None:
-    """None for a leaf that nothing can be restored onto."""
+    """The target of a leaf; None for one that nothing can be restored onto."""
     import jax
     import numpy as np
 

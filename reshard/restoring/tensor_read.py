@@ -1,4 +1,4 @@
-"""TensorRead: one tensor to restore, the memory that it takes, and whether the budget allows it.
+"""TensorRead: one tensor to restore, the memory that it takes, and the check against the budget.
 
 TensorState: the tensor while it is restored. Restored: its value, and the bytes that were read for it.
 """
@@ -40,7 +40,7 @@ class TensorRead(Struct, frozen=True):
     Attributes:
         name: in the restored tree.
         dtype: in the restored tree.
-        saturate: whether the cast clips values to the largest finite one.
+        saturate: true if the cast clips values to the largest finite one.
         into: an array to fill with the whole tensor; None for new memory.
     """
 
@@ -90,11 +90,11 @@ class TensorRead(Struct, frozen=True):
 
     @property
     def covers(self) -> bool:
-        """Whether this process needs every element."""
+        """True if this process needs every element."""
         return sum(h.size for h in self.output.regions) == math.prod(self.stored.spec.shape)
 
     def read_groups(self, max_memory: int) -> tuple[list[ReadGroup], bool]:
-        """Groups within the budget, and whether it splits a group, so that chunks are read more than once."""
+        """Groups within the budget, and true if it splits a group, so that chunks are read more than once."""
         whole = read_groups(self.output.regions, self.stored.spec.storage)
         staged, most_bytes = self.staged_bytes, max_memory - self.stream_bytes
         split = [part for group in whole for part in split_group(group, staged, most_bytes)]
@@ -123,7 +123,7 @@ class Restored(Struct, frozen=True):
     Attributes:
         read_bytes: stored bytes that were read.
         needed_bytes: stored bytes that had to be read: the needed elements of raw chunks, all of any other.
-        is_verified: whether its bytes were compared with the recorded digest.
+        is_verified: true if its bytes were compared with the recorded digest.
     """
 
     value: Any
@@ -184,7 +184,7 @@ class TensorState(Struct):
 
     @property
     def is_verified(self) -> bool:
-        """Whether what is read is compared with what was recorded."""
+        """True if the bytes that are read are compared with a recorded digest or checksum."""
         return self.digest is not None or self.crcs is not None
 
     def _check_digest(self) -> None:

@@ -1,4 +1,4 @@
-"""What ``plan`` and ``convert`` show of time on hosts and of requests to buckets."""
+"""The lines of ``plan`` and ``convert`` about time on hosts and requests to buckets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def planned_requests(found: PlannedRequests | None) -> Iterator[Text]:
 
 
 def request_report(report: RequestReport | None) -> Iterator[RenderableType]:
-    """A table of what was planned and what was made."""
+    """A table of planned and actual requests."""
     if report is None:
         return
     kinds = _made(report.planned, report.actual)

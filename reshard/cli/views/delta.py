@@ -1,4 +1,4 @@
-"""What ``delta`` shows: how much changed, tensor by tensor, and how large the delta is."""
+"""The output of ``delta``: the changes of each tensor, and the size of the delta."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_TENSORS = 20
 
 
 def delta_view(report: DeltaReport, show_all: bool) -> Iterator[RenderableType]:
-    """The headline, and the tensors of which most elements changed."""
+    """The headline, the tensors with the largest payloads, warnings and digests."""
     yield Text.assemble(
         ("made ", "bold green"),
         f"{safe(report.target)}, version {report.version} on {report.base_version}, in {duration_text(report.seconds)}: "
@@ -31,7 +31,7 @@ def delta_view(report: DeltaReport, show_all: bool) -> Iterator[RenderableType]:
 
 
 def changes_view(tensors: Iterable[DeltaTensor], show_all: bool) -> Iterator[RenderableType]:
-    """How much changed of the tensors with the largest payloads."""
+    """The changes of the tensors with the largest payloads."""
     found = sorted(tensors, key=lambda one: -one.stored_bytes)
     shown = capped(found, show_all, MOST_TENSORS)
     if shown:

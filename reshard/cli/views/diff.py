@@ -1,4 +1,4 @@
-"""What ``diff`` shows: the tensors that changed most come first, then tensors that cannot be compared, then the
+"""The output of ``diff``: the tensors that changed most come first, then tensors that cannot be compared, then the
 verdict."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``identify`` and ``sign`` show: the root, the tops of the tensors, and the files that were written."""
+"""The output of ``identify`` and ``sign``: the root, the tops of the tensors, and the files that were written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``inspect`` shows of a checkpoint (tensors, items, meshes, and everything else), and ``steps`` of a run."""
+"""The output of ``inspect`` for a checkpoint (tensors, items, meshes, and everything else), and of ``steps`` for a run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STATES = {True: ("finished", "green"), False: ("not finished", "bold yellow")}
 def inspection_view(
     info: Inspection, show_all: bool, most: int = MOST_ROWS
 ) -> Iterator[RenderableType]:
-    """The checkpoint from top to bottom: what it is, its tensors in at most ``most`` rows, its meshes, and the rest."""
+    """The checkpoint from top to bottom: its headline, its tensors in at most ``most`` rows, its meshes, and the rest."""
     yield _headline(info)
     if info.tensors:
         yield from _tensors(info, show_all, most)
@@ -108,7 +108,7 @@ def _chunks(tensor: InspectedTensor) -> str:
 
 
 def _split_text(tensor: InspectedTensor) -> str:
-    """How the tensor was split: over the axes of a mesh, or as a ShardedVariable."""
+    """The split of a tensor: over the axes of a mesh, or as a ShardedVariable."""
     return axes_text(tensor.axes) if tensor.partition is None else partition_text(tensor.partition)
 
 
@@ -154,7 +154,7 @@ def _others(info: Inspection, show_all: bool) -> Iterator[Text]:
 
 
 def _named(leaf: LeafReport) -> str:
-    """The name of a leaf, and what it is where it is not read."""
+    """The name of a leaf, and its kind if it is not read."""
     of_shape = f" of shape {list(leaf.shape)}" if leaf.shape else ""
     return f"{leaf.name} ({leaf.kind}{of_shape})" if leaf.kind else leaf.name
 

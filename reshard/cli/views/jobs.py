@@ -1,4 +1,4 @@
-"""What ``jobs`` shows: a table of conversions, one conversion, and what was done with one."""
+"""The output of ``jobs``: a table of conversions, one conversion, and the result of a change to one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DONE = {
     "cancelling": "stops within seconds; the target does not change, and reshard jobs retry resumes it",
     "queued": "is queued again, and resumes where it stopped",
 }
-"""What a change of the state means."""
+"""The meaning of each state after a change."""
 
 
 def jobs_view(found: Sequence[Conversion], has_more: bool) -> Iterator[RenderableType]:
@@ -54,7 +54,7 @@ def _from_to(one: Conversion) -> str:
 
 
 def _base(one: Conversion) -> str | None:
-    """The version before, of a delta; None for a conversion."""
+    """The base version of a delta; None for a conversion."""
     return getattr(one.request, "old", None)
 
 
@@ -65,7 +65,7 @@ def _targets(one: Conversion) -> list[str]:
 
 
 def _share(one: Conversion) -> str:
-    """How much of the data is moved; a dash before it is known."""
+    """The share of the data that is moved; a dash before it is known."""
     if one.state == "succeeded":
         return "100%"
     now = one.progress
@@ -79,7 +79,7 @@ def _time(moment: datetime) -> str:
 def job_view(
     one: Conversion, reports: Sequence[ConversionReport | DeltaReport], show_all: bool
 ) -> Iterator[RenderableType]:
-    """The headline, the times, why it failed, and the reports of a conversion that succeeded."""
+    """The headline, the times, the error of a conversion that failed, and the reports of one that succeeded."""
     style = _STYLES.get(one.state, "bold")
     yield Text.assemble("conversion ", (one.id, "bold"), ": ", (one.state, style))
     for target in _targets(one):
@@ -115,7 +115,7 @@ def _times(one: Conversion) -> Iterator[str]:
 
 
 def changed_view(one: Conversion) -> Iterator[Text]:
-    """What became of a conversion that was cancelled or queued again."""
+    """The new state of a conversion that was cancelled or queued again."""
     where = and_text([safe(target) for target in _targets(one)])
     meaning = _DONE.get(one.state, one.state)
     yield Text(f"conversion {one.id} of {safe(one.request.source)} to {where}: {meaning}")

@@ -1,4 +1,4 @@
-"""What ``layout`` shows: both meshes, then each kind of tensor as the source and the target cut it."""
+"""The output of ``layout``: both meshes, then each kind of tensor as the source and the target cut it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _show_kinds(
 
 
 def _source_split(tensor: TensorPreview) -> PictureSplit | None:
-    """How the source was split, or None if that was not recorded."""
+    """The split of the source; None if it was not recorded."""
     layout = tensor.source.layout
     if layout is None or layout.device_mesh is None:
         return None
@@ -95,7 +95,7 @@ def _target_split(tensor: TensorPreview) -> PictureSplit:
 
 
 def _is_whole(tensor: TensorPreview) -> bool:
-    """Whether it is cut on neither side, as far as it is known."""
+    """True if it is cut on neither side, as far as it is known."""
     source = _source_split(tensor)
     return tensor.slices.count <= 1 and (source is None or source.grid.count <= 1)
 

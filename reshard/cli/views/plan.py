@@ -1,4 +1,4 @@
-"""What ``plan`` shows: each tensor's layout, storage and cost, totals, memory, warnings, and with --shares the sources."""
+"""The output of ``plan``: each tensor's layout, storage and cost, totals, memory, warnings, and with --shares the sources."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _row(group: TensorGroup[PlannedTensor]) -> tuple[Cell, ...]:
 
 
 def _shards_text(shards: Shape | None, largest: Shape | None, shape: Shape) -> str:
-    """How a layout cuts a tensor, or a dash if there is no layout."""
+    """The shards of a tensor by a layout, or a dash without one."""
     if shards is None or largest is None:
         return "–"
     return count_of_parts(math.prod(shards), largest, shape)
@@ -180,13 +180,13 @@ def _chunks_after(tensor: PlannedTensor) -> str:
 
 
 def _read_again(tensor: PlannedTensor) -> str:
-    """How often the source is decoded, if that is more than once."""
+    """The number of times that the source is decoded, if that is more than once."""
     ratio = ratio_text(tensor.amplification)
     return "" if ratio == ratio_text(1) else f" ({ratio})"
 
 
 def _chunks_differ(tensor: PlannedTensor) -> bool:
-    """Whether the target's chunks are other boxes than its shards."""
+    """True if the target's chunks are other boxes than its shards."""
     if tensor.target_shards is None:
         return False
     shards = (math.prod(tensor.target_shards), tensor.target_shard_shape)
@@ -194,7 +194,7 @@ def _chunks_differ(tensor: PlannedTensor) -> bool:
 
 
 def _split_text(tensor: PlannedTensor) -> str:
-    """How the target is split, by mesh axes or otherwise."""
+    """The split of the target, by mesh axes or otherwise."""
     if tensor.partition is None or any(tensor.target_axes or ()):
         return axes_text(tensor.target_axes)
     return partition_text(tensor.partition)

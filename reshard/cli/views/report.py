@@ -1,4 +1,4 @@
-"""What ``convert`` shows at its end: sizes, speed, proofs, and the losses of casts; or what one part did."""
+"""The final output of ``convert``: sizes, speed, proofs, and the losses of casts; or the work of one part."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _proofs(tensors: Sequence[TensorReport]) -> Iterator[str]:
 
 
 def part_view(report: PartReport) -> Iterator[RenderableType]:
-    """What the part did, and what comes next."""
+    """The work of the part, and the next step."""
     if report.already_done:
         yield Text.assemble(
             ("already done: ", "bold green"),

@@ -1,4 +1,4 @@
-"""What ``doctor`` and ``clean`` show of a place for targets."""
+"""The output of ``doctor`` and ``clean`` about a place for targets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _rate(bytes_per_s: float | None) -> str:
 
 
 def clean_view(found: Leftovers) -> Iterator[RenderableType]:
-    """One sentence, and one about uploads that cannot be looked for."""
+    """One sentence, and another about uploads that the store cannot list."""
     uploads = f", {count_text(found.uploads, 'unfinished upload')}" if found.uploads else ""
     what = (
         f"{count_text(found.files, 'file')} ({format_bytes(found.nbytes)}) of {safe(found.target)}{uploads}, and "

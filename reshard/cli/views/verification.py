@@ -1,4 +1,4 @@
-"""What ``verify`` shows: differences, tensors without a record, leaves that are no tensors, the verdict; and what ``fingerprint`` recorded."""
+"""The output of ``verify``: differences, tensors without a record, leaves that are no tensors, the verdict; and that of ``fingerprint``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def verification_view(
 ) -> Iterator[RenderableType]:
     """Damage, then tensors and files that differ, then tensors without a record, then the verdict.
 
-    ``deltas`` is how many of them made the version of A that was verified.
+    ``deltas``: the number of deltas that made the version of A that was verified.
     """
     yield from (Text.assemble(("damaged: ", "bold red"), safe(text)) for text in found.damage)
     unlike = [t for t in found.tensors if t.status not in AGREEING | {"not recorded"}]
@@ -138,7 +138,7 @@ def _row(verdict: TensorVerdict) -> tuple[Cell, ...]:
 
 
 def _detail(verdict: TensorVerdict, found: Verification) -> str:
-    """What differs, and how it was compared if rules made B's tensor of A's; empty for a tensor on one side only."""
+    """The difference, and the comparison if rules made B's tensor of A's; empty for a tensor on one side only."""
     if verdict.status.startswith("only in"):
         return ""
     how = f"cast {_cast(verdict)}" if verdict.comparison == "cast" else verdict.comparison
@@ -251,7 +251,7 @@ MOST_TEXT = 24
 def leaves_view(
     leaves: Sequence[LeafDiff], show_all: bool, most: int = MOST_ROWS
 ) -> Iterator[RenderableType]:
-    """Those that differ."""
+    """A row for each leaf that differs."""
     unlike = [x for x in leaves if x.is_difference]
     shown = capped(unlike, show_all, most)
     if shown:
@@ -262,12 +262,12 @@ def leaves_view(
 
 
 def compared_leaves(leaves: Sequence[LeafDiff]) -> int:
-    """How many were compared."""
+    """The number of leaves that were compared."""
     return sum(not x.status.startswith("no place") for x in leaves)
 
 
 def others_text(count: int) -> str:
-    """Such as ``3 other leaves``."""
+    """A count in words, such as ``3 other leaves``."""
     return f"{count:,} other {'leaf' if count == 1 else 'leaves'}"
 
 

@@ -1,4 +1,4 @@
-"""What ``inspect`` shows of versions: the chain, sizes, and what the newest needs."""
+"""The output of ``inspect`` for versions: the chain, sizes, and the versions that the newest needs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ COLUMNS = (
 )  # fmt: skip
 
 ROOT_DIGITS = 12
-"""Shown of the root of an identity: enough to tell two apart; --json has all."""
+"""Digits of an identity's root that are shown: enough to tell two apart; --json has all."""
 
 
 def versions_view(versions: Sequence[VersionInfo], show_all: bool) -> Iterator[RenderableType]:
-    """A row for each version with how much a delta changes, and why those lead nowhere that do; of one delta also its tensors."""
+    """A row for each version, with the changes of a delta; the problem of each that leads nowhere; for one delta also its tensors."""
     has_roots = any(one.identity for one in versions)
     columns = (*COLUMNS, Column("identity", rank=2)) if has_roots else COLUMNS
     rows = (

@@ -1,4 +1,4 @@
-"""Scope: how much of a conversion a run does. PartsRequest: what all parts must agree on, and all that ``commit`` must know, as JSON.
+"""Scope: the share of a conversion that a run does. PartsRequest: the JSON record that all parts share and ``commit`` reads.
 
 ::
 
@@ -40,10 +40,10 @@ VERSION = 1
 
 
 class PartsRequest(Struct, frozen=True, rename={"key": "identity"}):
-    """The conversion of which parts are done.
+    """The conversion that parts do together.
 
     Attributes:
-        parts: how many there are.
+        parts: their number.
         options: of ``Target``, as plain data.
         unlisted: as in ``convert``.
     """
@@ -67,12 +67,12 @@ class PartsRequest(Struct, frozen=True, rename={"key": "identity"}):
 
 
 class Scope(Struct, frozen=True):
-    """How much of a conversion a run does: all of it, part i of n, or the commit of what n parts did.
+    """The share of a conversion that a run does: all of it, part i of n, or the commit of n parts.
 
     Attributes:
-        part: that this run does; None for all of the conversion, and for a commit.
+        part: the part that this run does; None for all of the conversion, and for a commit.
         options: of a part: the options of the target as plain data, as every part must give them.
-        agreed: of a commit: what its parts agreed on.
+        agreed: of a commit: the record that its parts share.
     """
 
     part: Part | None = None
@@ -81,12 +81,12 @@ class Scope(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether no other run does a part of the conversion."""
+        """True if no other run does a part of the conversion."""
         return self.part is None and self.agreed is None
 
     @property
     def is_commit(self) -> bool:
-        """Whether it publishes what parts did."""
+        """True if it publishes the work of parts."""
         return self.agreed is not None
 
 
@@ -174,7 +174,7 @@ def refuse_overwriting(target: CheckedTarget) -> None:
 
 
 def agree(scope: Scope, job: TargetJob, chosen: CheckpointPath) -> None:
-    """Makes sure that a part, or a commit, is of the conversion of which the other parts are; the first part records it.
+    """Makes sure that a part, or a commit, belongs to the conversion of the other parts; the first part records it.
 
     Raises ResumeError where it is of another source, other options or another plan.
     """
@@ -196,7 +196,7 @@ def agree(scope: Scope, job: TargetJob, chosen: CheckpointPath) -> None:
 
 
 def _refuse_other(theirs: PartsRequest, ours: PartsRequest, target: str) -> None:
-    """Raises ResumeError unless a part is of the conversion of which the others are."""
+    """Raises ResumeError unless a part belongs to the conversion of the others."""
     what = differences(theirs.key, ours.key)
     if theirs.parts != ours.parts:
         what = [f"there were {theirs.parts} parts and are {ours.parts}", *what]

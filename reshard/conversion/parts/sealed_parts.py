@@ -1,4 +1,4 @@
-"""What parts did: a part seals it, and the commit takes over what all sealed parts did.
+"""The work of parts: each part seals its own, and the commit takes over that of all sealed parts.
 
 A part keeps its files and its journal in a folder of its own. Its last record says that it is done, and follows a sync. The
 commit folds the journals of all parts into the target's own. On a disk each file is moved from its part below the root of the
@@ -36,13 +36,13 @@ from reshard.storage.parts import Part, held_part, parts_of, parts_request, seal
 from reshard.storage.transaction import Records, Transaction
 
 RESULTS_AT_ONCE = 256
-"""So many results of a part are recorded, and then their files moved."""
+"""Results of a part that are recorded at once, before their files are moved."""
 
 MOST_SHOWN = 16
 
 
 def expect_part(target: OpenTarget, plan: MultiPlan, part: Part) -> None:
-    """Counts what is to do to that of the part."""
+    """Sets the totals of the books to those of the part."""
     units = list(units_of_part(plan, [target.job.reader], target.run, part))
     tensors = target.job.plan.tensors
     total_bytes = sum(tensors[tensor].unit_bytes(unit) for tensor, unit in units)
@@ -50,7 +50,7 @@ def expect_part(target: OpenTarget, plan: MultiPlan, part: Part) -> None:
 
 
 def seal(target: OpenTarget, part: Part, source: str) -> None:
-    """Makes what a part did durable, and records that it is done; SourceChangedError where its source is not what it was."""
+    """Makes the work of a part durable, and records that it is done; SourceChangedError where its source changed."""
     if source_state(locate(source)) != target.job.key.files:
         raise SourceChangedError(
             f"the source {source!r} changed while it was read; what this part did was discarded; run again when nothing writes to it"
@@ -59,7 +59,7 @@ def seal(target: OpenTarget, part: Part, source: str) -> None:
 
 
 def agreed_request(place: Location, state: str | None) -> PartsRequest | None:
-    """What the parts of a target agreed on; None where they were committed before, and the target is the result.
+    """The record that the parts of a target share; None where they were committed before, and the target is the result.
 
     Raises MissingError where no part was begun.
     """
@@ -97,7 +97,7 @@ def held_parts(
 
 
 def check_sealed(target: OpenTarget, plan: MultiPlan, count: int) -> None:
-    """Raises StorageError, naming the parts, unless every unit of the plan was done once, by the part whose it is."""
+    """Raises StorageError, naming the parts, unless every unit of the plan was done once, by its own part."""
     parts, seen = target.parts, DoneUnits(target.job.plan)
     lacking: list[str] = []
     for number in range(1, count + 1):
@@ -120,7 +120,7 @@ def check_sealed(target: OpenTarget, plan: MultiPlan, count: int) -> None:
 def _count_done(
     target: OpenTarget, part: Part, own: Iterable[tuple[int, int]], seen: DoneUnits
 ) -> int:
-    """How many units the part did; adds them to ``seen``. StorageError for one that is not its own, or done twice."""
+    """Counts the units that the part did, and adds them to ``seen``. StorageError for one that is not its own, or done twice."""
     allowed, done = DoneUnits(target.job.plan), 0
     for tensor, unit in own:
         allowed.add(tensor, unit)
@@ -136,7 +136,7 @@ def _count_done(
 
 
 def _is_sealed(transaction: Records, part: Part) -> bool:
-    """Whether the part says that it is done and durable."""
+    """True if the part's last record says that it is done and durable."""
     last = b""
     for record in transaction.records():
         last = record
@@ -147,7 +147,7 @@ def _is_sealed(transaction: Records, part: Part) -> bool:
 
 
 def take_over(target: OpenTarget) -> None:
-    """Makes the work of the parts the target's own, which was begun on a disk, and was not in a bucket."""
+    """Makes the work of the parts the target's own. On a disk the target was begun before, in a bucket it was not."""
     parts = target.parts
     if not target.transaction.root.traits.renames:
         _take_over_in_bucket(target)
@@ -166,7 +166,7 @@ def take_over(target: OpenTarget) -> None:
 
 
 def _take_over_in_bucket(target: OpenTarget) -> None:
-    """The objects are in their places, so that the records are all there is to take over."""
+    """Takes over the records alone, since the objects are in their places."""
     target.done = DoneUnits(target.job.plan)
     target.transaction.adopt()
 
@@ -181,7 +181,7 @@ def _take_over_in_bucket(target: OpenTarget) -> None:
 
 
 def _new(target: OpenTarget, transaction: Records) -> Iterator[Sequence[Result]]:
-    """The results of a part that the target does not have, some at a time."""
+    """The results of a part that the target lacks, some at a time."""
     results: list[Result] = []
     for result in read_results(transaction.records(), target.job.plan):
         if target.done is not None and not target.done.has(result.tensor, result.unit):

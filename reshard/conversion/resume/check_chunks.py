@@ -36,10 +36,10 @@ from reshard.storage.target import FileRange, look
 
 
 def missing_in_files(journaled: Journaled, root: Location) -> set[ChunkKey]:
-    """Those whose files are gone or have another size or version, or a hole: what may be lost while the kernel runs on.
+    """The chunks whose files are gone or have another size or version, or a hole: the losses that need no reboot.
 
-    ``journaled`` gives them anew with each call. Called before the files are prepared, which makes shared files anew that
-    are gone.
+    ``journaled`` gives all chunks anew with each call. To be called before the files are prepared, which makes lost shared
+    files anew.
     """
     if root.traits.has_versions:
         return missing_in_bucket(journaled, root)
@@ -62,7 +62,7 @@ def _is_there(
             return False
     if recorded.stored_bytes is not None:
         return is_stored(wanted)
-    try:  # a hole is what is not written yet
+    try:  # a hole is not written yet
         return os.lstat(f"{root}/{place.file}").st_size >= place.offset + recorded.full_bytes
     except OSError:
         return False
@@ -71,10 +71,10 @@ def _is_there(
 def changed_since(
     chunks: Iterable[JournaledChunk], root: str, recorded_ns: int | None
 ) -> Iterator[JournaledChunk]:
-    """The closed chunks in files of their own that changed after they were recorded: somebody else wrote there.
+    """The closed chunks in files of their own that changed after they were recorded: another program wrote there.
 
-    The time of change (ctime) counts, which no program sets. A file that chunks share is no sign: tasks that were not recorded
-    any more wrote to it too.
+    The time of change (ctime) counts, which no program sets. A shared file is no sign: tasks that were never recorded wrote
+    to it too.
     """
     if recorded_ns is None:
         return
@@ -85,7 +85,7 @@ def changed_since(
 
 
 def _changed_ns(path: str) -> int:
-    """When a file changed; 0 where it is gone, which ``missing_in_files`` finds."""
+    """The time when a file changed (ns); 0 where it is gone, which ``missing_in_files`` finds."""
     try:
         return os.lstat(path).st_ctime_ns
     except OSError:
@@ -95,7 +95,7 @@ def _changed_ns(path: str) -> int:
 def missing_in_database(
     chunks: Iterable[JournaledChunk], plan: Plan, output: TargetOutput
 ) -> set[ChunkKey]:
-    """Those that a database should have stored and does not find; called once it is open."""
+    """The chunks that a database should hold and does not find; to be called once it is open."""
     database = output.files.database
     return {
         (number, index)
@@ -110,7 +110,7 @@ def damaged(
     root: str,
     progress: Callable[[Progress], None] | None = None,
 ) -> set[ChunkKey]:
-    """Those that are not closed, cannot be checked, or do not read back as what was written."""
+    """The chunks that are not closed, cannot be checked, or do not read back as written."""
     listed = list(chunks)
     total = sum(c.stored_bytes or 0 for c in listed)
     check = partial(_checked, root=root)
@@ -151,7 +151,7 @@ def _reads_back(recorded: JournaledChunk, place: Place, root: str) -> bool:
 def _read(
     path: str, place: Place, stored_bytes: int, trailer_bytes: int
 ) -> tuple[int, bytes] | None:
-    """CRC32C of the chunk's bytes, and what follows them; None where the file has another size.
+    """CRC32C of the chunk's bytes, and the trailer after them; None where the file has another size.
 
     FileNotFoundError where it is gone; StorageError where it cannot be read.
     """

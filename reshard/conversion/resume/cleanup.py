@@ -26,9 +26,9 @@ ABOUT_THE_SOURCE = (SourceChangedError, FormatError)
 
 @contextmanager
 def kept_where_useful(targets: Sequence[OpenTarget], count: int = 1) -> Iterator[None]:
-    """Where the block fails, removes the held staging folders except those that a run can resume.
+    """Removes the held staging folders if the block fails, except those that a run can resume.
 
-    ``targets`` are those that are held then, of ``count`` in the call. The error says what is kept, where,
+    ``targets``: those that are held then, of ``count`` in the call. The error says what is kept, where,
     and that the same command resumes it. A ResumeError leaves the folder that it is about as it is.
     """
     try:
@@ -41,13 +41,13 @@ def kept_where_useful(targets: Sequence[OpenTarget], count: int = 1) -> Iterator
 
 
 def removed_once_published(target: OpenTarget) -> None:
-    """Removes what a published target leaves."""
+    """Removes the temporary files of a published target."""
     target.is_published = True
     target.transaction.abort()
 
 
 def _is_kept(target: OpenTarget, error: BaseException, count: int) -> bool:
-    """Whether the error leaves something of a target to resume; removes the rest."""
+    """True if the error leaves something of a target to resume; removes the rest."""
     transaction, is_begun = target.transaction, target.is_begun or count == 1
     is_about_it = _is_about(error, target)
     if isinstance(error, ResumeError) and is_about_it:
@@ -63,7 +63,7 @@ def _is_kept(target: OpenTarget, error: BaseException, count: int) -> bool:
 
 
 def _is_about(error: BaseException, target: OpenTarget) -> bool:
-    """Whether an error names the target, or none."""
+    """True if an error names the target, or none."""
     named = None if isinstance(error, ABOUT_THE_SOURCE) else getattr(error, "target", None)
     return named in (None, target.transaction.target)
 
@@ -89,7 +89,7 @@ def _share(target: OpenTarget) -> str:
 
 
 def _tell(error: BaseException, kept: str) -> None:
-    """Adds it to the message of an error of ours, else as a note."""
+    """Adds ``kept`` to the message of a ReshardError, and to any other error as a note."""
     if isinstance(error, ReshardError) and len(error.args) == 1:
         error.args = (f"{error}; {kept}",)
     else:

@@ -1,4 +1,4 @@
-"""ConversionKey: which source, in which state, converted how. A run resumes only a run of the same key.
+"""ConversionKey: a source, its state, and the options of its conversion. A run resumes only a run of the same key.
 
 The state of the source is the name, size and time of change of every file in it, in a bucket the name and version:
 nothing else shows that a checkpoint was written anew, short of reading it. slices.json and the files of an identity do not
@@ -45,13 +45,13 @@ _OF_THE_RUN = frozenset({"max_memory", "workers", "reshard"})
 
 
 class ConversionKey(Struct, frozen=True):
-    """Which conversion of which source.
+    """The key of one conversion of one source.
 
     Attributes:
         source: its path, links resolved.
         files: digest of the name, size and time of change of every file in it, but those of ``formats.slices.slice_file``.
         settings: the options, as a person reads them; other options have other texts.
-        plan: digest of what is moved where and in which units; "" before it was planned.
+        plan: digest of all moves and their units; "" before it was planned.
     """
 
     source: str
@@ -61,7 +61,7 @@ class ConversionKey(Struct, frozen=True):
 
     @property
     def output(self) -> str:
-        """Names the finished result, 32 hex digits: however it was cut into tasks, it is the same."""
+        """Name of the finished result, 32 hex digits; the same however it was cut into tasks."""
         lasting = {k: v for k, v in self.settings.items() if k not in _OF_THE_RUN}
         return _digest([self.source, self.files, *map(str, sorted(lasting.items()))])
 
@@ -74,13 +74,13 @@ def key_of_conversion(
     deltas: Sequence[Location] = (),
     version: str | None = None,
 ) -> ConversionKey:
-    """The key of converting what is at ``source`` now (``files``: its state), with ``deltas`` over it; not planned yet.
+    """The key of converting the present ``source`` (``files``: its state), with ``deltas`` over it; not planned yet.
 
-    ``version``: that the target's name says, which the target records.
+    ``version``: the version in the target's name, which the target records.
     """
     state = source_state(locate(source)) if files is None else files
     settings = _settings(options)
-    # What is at its default is left out, so that the keys of earlier versions stay what they are.
+    # Defaults are left out, so that the keys of earlier versions stay the same.
     if unlisted != "leave":
         settings["unlisted"] = unlisted
     if deltas:
@@ -91,8 +91,8 @@ def key_of_conversion(
 
 
 def source_state(root: Location, deltas: Sequence[Location] = ()) -> str:
-    """Digest of what shows that a file of a checkpoint changed: locally its name, size and time of change (ns), in a bucket
-    its version. 32 hex digits.
+    """Digest of the state of a checkpoint's files, 32 hex digits: locally name, size and time of change (ns), in a bucket the
+    version.
 
     The files are all that are below a folder, a file by itself, or those that a prefix stands for.
 
@@ -100,7 +100,7 @@ def source_state(root: Location, deltas: Sequence[Location] = ()) -> str:
     to list a folder: a state that is only half known would be another one the next time.
     """
     lines = list(root.state(OF_RECORDS))
-    # In a bucket it takes requests to look for the files of a prefix; what has a file needs none.
+    # In a bucket it takes requests to look for the files of a prefix; a root that is a file needs none.
     is_there = root.traits.by_requests and lines != [MISSING]
     listed = files_of(root, is_there=is_there)
     if listed is not None:
@@ -121,7 +121,7 @@ def _settings(options: CheckedOptions) -> dict[str, str]:
     mapped = {} if options.given_map is None else {"map": repr(options.given_map)}
     return {
         "layout": _layout_text(options.layout),
-        **mapped,  # left out without one, as places are, so that the keys of earlier versions stay what they are
+        **mapped,  # left out without one, as places are, so that the keys of earlier versions stay the same
         **{
             name: option.show(parsed[name])
             for name, option in declared.items()

@@ -46,7 +46,7 @@ def _refuse_incomplete(target: str, reader: Reader) -> None:
 
 
 def clean_published(asked: CheckedTarget, key: ConversionKey) -> None:
-    """Removes what is left of a run of this conversion that was killed after it published.
+    """Removes the files of a run of this conversion that was killed after it published.
 
     It may have been killed before the target's name was durable, so that is done here.
     """
@@ -64,7 +64,7 @@ def clean_published(asked: CheckedTarget, key: ConversionKey) -> None:
 
 
 def abort_own(transaction: Transaction, key: ConversionKey) -> None:
-    """Removes what an earlier run left, unless another conversion can resume it."""
+    """Removes the files of an earlier run, unless another conversion can resume it."""
     try:
         left = key_left(transaction.left_by())
     except ResumeError:

@@ -37,7 +37,7 @@ def record_of(results: Sequence[Result]) -> str:
 
 
 def key_left(left: Mapping[str, Any] | None) -> ConversionKey | None:
-    """The key of the run that a transaction was left by; None if there is none, or it cannot be read."""
+    """The key of the run that left a transaction; None if there is none, or it cannot be read."""
     try:
         known = ConversionKey(**(left or {}))
         texts = [known.source, known.files, known.plan, *known.settings.values()]
@@ -63,7 +63,7 @@ def read_results(records: Iterable[bytes], plan: Plan) -> Iterator[Result]:
 
 
 def _is_planned(result: Result, tensors: Sequence[TensorPlan]) -> bool:
-    """Whether the plan has the unit, its pieces and its chunks."""
+    """True if the plan has the unit, its pieces and its chunks."""
     if result.tensor >= len(tensors):
         return False
     tensor = tensors[result.tensor]
@@ -84,13 +84,13 @@ ChunkKey = tuple[int, Index]
 
 
 class JournaledChunk(Struct, frozen=True):
-    """A chunk that a journal names, with what the plan knows of it.
+    """A chunk that a journal names, with its facts from the plan.
 
     Attributes:
-        places: where it is stored; none if a database keeps it.
-        full_bytes: of its elements.
-        has_trailer: whether a CRC32C of its bytes follows them.
-        is_summed: whether ``stored.crc32c`` is known: not of a chunk that was stored whole with a checksum.
+        places: its places in files; none if a database keeps it.
+        full_bytes: size of its elements.
+        has_trailer: true if a CRC32C of its bytes follows them.
+        is_summed: true if ``stored.crc32c`` is known; false for a chunk that was stored whole with a checksum.
     """
 
     tensor: int
@@ -170,7 +170,7 @@ def missing_in_bucket(journaled: Journaled, root: Location) -> set[ChunkKey]:
 
 
 def _is_there(chunk: JournaledChunk, number: int, is_stored: Callable[[FileRange], bool]) -> bool:
-    """Whether a chunk is stored at one of its places, as it was put."""
+    """True if a chunk is stored at one of its places, as it was put."""
     versions = chunk.stored.versions
     # Against a changed record: one of another number of versions is not of this plan.
     if chunk.stored_bytes is None or len(versions) not in (0, len(chunk.places)):

@@ -33,7 +33,7 @@ from reshard.storage.transaction import Earlier, Transaction
 
 
 def begin_or_resume(target: OpenTarget, *, prepares: bool = True) -> None:
-    """Takes over what an unfinished run of the same conversion left, or begins anew.
+    """Takes over the work of an unfinished run of the same conversion, or begins anew.
 
     The files are prepared unless ``prepares`` is false, the books count what was kept, and records can be appended.
     Raises ResumeError, and leaves everything as it is, where that run was another conversion.
@@ -82,7 +82,7 @@ def _refuse_other(transaction: Transaction, before: ConversionKey, now: Conversi
 
 
 def _steps(before: ConversionKey, now: ConversionKey) -> tuple[str, int, int] | None:
-    """The training run and the steps of which two conversions are, where their sources differ in the step alone."""
+    """The training run and the two steps, where the sources of two conversions differ in the step alone; else None."""
     was, is_now = Path(before.source).parts, Path(now.source).parts
     apart = [n for n, (a, b) in enumerate(zip(was, is_now, strict=False)) if a != b]
     if len(was) != len(is_now) or len(apart) != 1:
@@ -95,7 +95,7 @@ def _steps(before: ConversionKey, now: ConversionKey) -> tuple[str, int, int] | 
 
 
 def _is_packed(target: OpenTarget) -> bool:
-    """Whether chunks are in databases, of which nothing is known after a reboot."""
+    """True if chunks are in databases, whose state is unknown after a reboot."""
     specs = (tensor.target.spec for tensor in target.job.plan.tensors)
     first = ((s.name, next(s.storage.indices(), None)) for s in specs)
     return any(i is not None and not target.output.places(name, i) for name, i in first)
@@ -108,7 +108,7 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     _remove_others(target)
     doubted = missing_in_files(target.recorded_chunks, transaction.root)
     if not transaction.root.traits.has_versions:
-        # What another host wrote was never in this kernel's page cache.
+        # The writes of another host were never in this kernel's page cache.
         doubtful = target.recorded_chunks(of_others=is_trusted)
         if is_trusted:
             here = target.recorded_chunks()
@@ -124,7 +124,7 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
         doubted |= set(_in_files_of(target, doubted))
     _remove_chunks(target, doubted)
     target.done = _keep_others(target, doubted)
-    # Last: a shared file that is made anew here must not be in the place of one that the records still describe.
+    # Last: a shared file that is made anew here must not replace one that the records still describe.
     if prepares:
         with _closed_on_error(transaction):
             prepare_files(output.files, target.noted_root)

@@ -1,6 +1,6 @@
 """Copies: a target as strided copies of source tensors, each a start and loops on both sides.
 
-Sequences of rows of numbers are written as nested loops, each of which adds the same step to every number::
+Sequences of rows of numbers are written as nested loops; each loop adds the same step to every number::
 
     0 1 2 10 11 12        3 times 1, within 2 times 10
 """
@@ -56,8 +56,8 @@ class Loop(Struct, frozen=True):
     """A loop of a copy.
 
     Attributes:
-        target, source: how far it steps, in elements.
-        numbers: what it adds to each number in the source's name.
+        target, source: its steps, in elements.
+        numbers: its step of each number in the source's name.
     """
 
     count: int
@@ -83,10 +83,10 @@ class Copy(Struct, frozen=True):
 
 
 class TargetCopies(Struct, frozen=True):
-    """All of one target.
+    """All copies of one target.
 
     Attributes:
-        fill: the element where no source is the origin; None where there is one everywhere.
+        fill: the element where no source is the origin; None where every element has one.
         off: elements that the script rounds otherwise.
     """
 
@@ -107,10 +107,10 @@ def copies_of(
     flat: Sequence[Array],
     numbering: Numbering,
 ) -> TargetCopies:
-    """One target as copies; UnexplainedError where it is none.
+    """One target as copies; UnexplainedError where it is not made of copies.
 
     Args:
-        runs: what the script made of each probe.
+        runs: the script's output for each probe.
         flat: the elements of each probe, in the order of their numbers, as float32.
     """
     import numpy as np
@@ -175,7 +175,7 @@ def _fill_of(proof: Array, numbers: Array) -> float | None:
 def _pieces(
     origins: Origins, numbering: Numbering
 ) -> Iterator[tuple[str, Array, list[tuple[int, int, list[Loop]]]]]:
-    """For each source and factor: where its elements are, and the copies that they are."""
+    """The name, the mask and the copies of the elements of each source and factor."""
     import numpy as np
 
     numbers, first = origins.numbers, np.array(numbering.first)
@@ -220,7 +220,7 @@ def _boxes(numbers: Array, mask: Array, name: str) -> Iterator[tuple[int, int, l
 
 
 def _lines_of(box: Array, name: str) -> tuple[int, list[Array]]:
-    """The first number of a box, and along each axis what the numbers are beyond it; they add up to all of the box."""
+    """The first number of a box, and the offsets from it along each axis, which add up to all of the box."""
     import numpy as np
 
     start = int(box.flat[0])
@@ -261,7 +261,7 @@ def refine(loops: Sequence[Loop], shape: Sequence[int], side: str) -> Iterator[L
 
 
 def split_at(count: int, step: int, shape: Sequence[int]) -> tuple[int, int] | None:
-    """How a loop is cut where it goes beyond an axis: counts outside and inside; None where it does not."""
+    """The counts outside and inside of a loop that is cut since it goes beyond an axis; None for any other loop."""
     if not step:
         return None
     for axis in range(len(shape)):
@@ -288,7 +288,7 @@ class Nest(Struct, frozen=True):
 
     Attributes:
         start: the first row.
-        loops: how often and by what each loop steps, the slowest first.
+        loops: count and step of each loop, the slowest first.
     """
 
     start: Row
@@ -296,7 +296,7 @@ class Nest(Struct, frozen=True):
 
 
 def nests(rows: Rows) -> list[Nest]:
-    """As few nests as there are, in whose order the rows are; ``rows`` has two axes."""
+    """The fewest nests that give the rows in their order; ``rows`` has two axes."""
     return list(_nests(rows))
 
 
@@ -308,7 +308,7 @@ def _nests(rows: Rows) -> Iterator[Nest]:
 
 
 def _longest(rows: Rows) -> tuple[tuple[tuple[int, Row], ...], int]:
-    """The loops of the longest beginning that is one nest, and how many rows it has."""
+    """The loops of the longest beginning that is one nest, and its number of rows."""
     import numpy as np
 
     loops = _as_one(rows)

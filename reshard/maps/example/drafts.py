@@ -17,7 +17,7 @@ LoopName = str
 
 
 class LoopStep(Struct, frozen=True):
-    """What a loop adds to a part.
+    """The step of a loop in a part.
 
     Attributes:
         target, source: elements.
@@ -39,7 +39,7 @@ class End(Struct, frozen=True):
 
     Attributes:
         numbers: in the name of the first.
-        steps: what each loop adds to these numbers.
+        steps: the step of each loop in these numbers.
     """
 
     kind: Named
@@ -66,8 +66,8 @@ class RuleDraft(Struct, frozen=True):
     """A rule whose dimensions have no names yet.
 
     Attributes:
-        counts: how often each loop runs; those over targets first.
-        fill: of what no part fills; None where there is nothing of the kind.
+        counts: the count of each loop; those over targets first.
+        fill: the element of places that no part fills; None without such places.
     """
 
     targets: tuple[End, ...]
@@ -81,7 +81,7 @@ class RuleDraft(Struct, frozen=True):
     def steps(
         self, side: str, number: int
     ) -> Iterator[tuple[int, list[tuple[LoopName, int, int]]]]:
-        """Of a target or a source: the start of each part, and its loops with count and step."""
+        """The start of each part of a target or a source, and its loops with count and step."""
         for part in self.parts:
             if number == (part.of_target if side == "target" else part.of_source):
                 loops = [
@@ -171,7 +171,7 @@ def _fit_of(copies: TargetCopies) -> Fit:
 
 
 def _cut(drafts: Sequence[RuleDraft]) -> Iterator[RuleDraft]:
-    """Drafts that take parts of one source become one, if together they take all of it."""
+    """Joins drafts that take parts of one source, if together they take all of it."""
     groups: dict[tuple[object, ...], list[RuleDraft]] = defaultdict(list)
     for number, draft in enumerate(drafts):
         takes_part = len(draft.sources) == 1 and draft.fill is None
@@ -186,7 +186,7 @@ def _cut(drafts: Sequence[RuleDraft]) -> Iterator[RuleDraft]:
 
 
 def _shared_source(draft: RuleDraft) -> tuple[object, ...]:
-    """What drafts that take parts of one source have in common."""
+    """A key that is the same for all drafts that take parts of one source."""
     source = draft.sources[0]
     loops = tuple((k, n) for k, n in draft.counts.items() if k.startswith("t"))
     over = tuple(source.steps.get(k, ()) for k, _ in loops)
@@ -194,7 +194,7 @@ def _shared_source(draft: RuleDraft) -> tuple[object, ...]:
 
 
 def _takes_all(draft: RuleDraft, sources: Sequence[End]) -> bool:
-    """Whether the parts have as many elements as the sources."""
+    """True if the parts have as many elements as the sources."""
     taken = sum(
         math.prod(draft.counts[k] for k, s in part.steps.items() if s.source or any(s.numbers))
         for part in draft.parts
@@ -255,7 +255,7 @@ def _crossing(draft: RuleDraft) -> tuple[LoopName, int] | None:
 
 
 def _split(draft: RuleDraft, key: LoopName, inner: int) -> RuleDraft:
-    """The same with one loop as two: the one outside, and ``inner`` steps within it."""
+    """The draft with one loop as two: the one outside, and ``inner`` steps within it."""
     far, near = f"{key}o", f"{key}i"
     counts: dict[LoopName, int] = {}
     for each, count in draft.counts.items():

@@ -1,4 +1,4 @@
-"""Fit: the factor and the addend that make elements of a target of elements of a source, in words that can be said."""
+"""Fit: the factor and the addend that make elements of a target from elements of a source."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SLACK = 4.01
 
 
 class UnexplainedError(ValueError):
-    """What no rule says; the text says why."""
+    """No rule makes a target; the text says why."""
 
 
 class Fit(Struct, frozen=True):
     """``x * factor + addend``, in float32 and rounded once.
 
     Attributes:
-        divides: whether the script divides by ``1 / factor``, which rounds otherwise.
+        divides: true if the script divides by ``1 / factor``, which rounds otherwise.
         off: elements that the script rounds otherwise, by one unit in the last place.
     """
 

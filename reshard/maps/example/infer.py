@@ -1,4 +1,4 @@
-"""Infers a map from what a trusted script made of probes."""
+"""Infers a map from the outputs of a trusted script for probes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Example(Struct, frozen=True):
-    """The probes of one tiny model, and what the script made of each; or a pair of real checkpoints.
+    """The probes of one tiny model, and the script's output for each; or a pair of real checkpoints.
 
     Attributes:
         sources: as ``make_probes`` gives them, or the one of a pair; ``targets``: in the same order.
@@ -41,12 +41,12 @@ class Example(Struct, frozen=True):
 
 
 class Inferred(Record, frozen=True):
-    """What was learned.
+    """A learned map, with its questions and problems.
 
     Attributes:
         text: the map file.
-        questions: what the examples leave open, a sentence each.
-        problems: what no rule explains; the map is not complete then.
+        questions: points that the examples leave open, a sentence each.
+        problems: targets that no rule explains, a sentence each; the map is not complete then.
         asked: sizes to be given with the map, with their values in the first example.
     """
 
@@ -66,11 +66,11 @@ class Inferred(Record, frozen=True):
 
 
 class _Learned(Struct, frozen=True):
-    """What one example tells.
+    """The rules of one example.
 
     Attributes:
         copies: pairs of targets that are made alike of the same elements: the second, and the first.
-        unused: source tensors of which nothing is used; ``partly``: of which a part is not.
+        unused: source tensors that are not used; ``partly``: number of unused elements of those that are used in part.
     """
 
     rules: list[Spelled]
@@ -81,9 +81,9 @@ class _Learned(Struct, frozen=True):
 
 
 def infer(examples: Sequence[Example]) -> Inferred:
-    """The map that makes the targets of all examples of their sources.
+    """The map that makes the targets of all examples from their sources.
 
-    Nothing is guessed: what the examples do not tell is a question, and what no rule explains is a problem.
+    It guesses nothing: a fact that the examples leave open is a question, and a target that no rule explains is a problem.
     """
     learned = [_learn(example) for example in examples]
     problems = [problem for one in learned for problem in one.problems]
@@ -103,7 +103,7 @@ def infer(examples: Sequence[Example]) -> Inferred:
 def _named_rules(
     learned: Sequence[_Learned], naming: Naming, problems: list[str]
 ) -> list[dict[str, Any]]:
-    """The rules that all examples have in common; why one has no words goes to ``problems``."""
+    """The rules that all examples have in common; the reason why one has no words goes to ``problems``."""
     rules: list[dict[str, Any]] = []
     for group in _same(learned, problems):
         try:
@@ -116,7 +116,7 @@ def _named_rules(
 def _complaints(
     text: str, examples: Sequence[Example], naming: Naming, rules: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """What the map makes of the first example that differs from its target."""
+    """The differences between targets and the map's output, for the first example that has any."""
     is_rounded = any({"multiply", "divide", "add"} & rule.keys() for rule in rules)
     for number, example in enumerate(examples):
         sizes = {name: values[number] for name, values in naming.asked.items()}

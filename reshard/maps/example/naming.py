@@ -25,7 +25,7 @@ class Naming:
     Attributes:
         asked: sizes that neither shapes nor names tell, with their values in the examples.
         constants: those of them that are the same in several examples.
-        notes: what one example leaves open.
+        notes: points that one example leaves open.
     """
 
     def __init__(self, hints: Sequence[Mapping[str, int]]) -> None:
@@ -279,7 +279,7 @@ _FORMS: Sequence[tuple[str, Callable[[float], float]]] = (
 )
 
 _NEAR = 1e-3
-"""How far a factor that was read off rounded elements may be from its law."""
+"""Largest relative error of a factor that was read off rounded elements."""
 
 
 def laws(
@@ -316,7 +316,7 @@ def _neighbours(groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
 def _found(
     runs: Sequence[tuple[str, ...]], sizes: Mapping[str, Sequence[int]], factors: Sequence[float]
 ) -> Iterator[str]:
-    """Those that are near, the nearest first."""
+    """The laws that are near the factors, the nearest first."""
     found: list[tuple[float, str]] = []
     seen: set[tuple[tuple[str, ...], float]] = set()
     for run in runs:

@@ -33,11 +33,11 @@ FEW = 4
 """Lines of a target by which factors are tried."""
 
 Split = tuple[tuple[int, ...], int]
-"""A shape, of which an axis may be split in two, and the axis along which lines are taken."""
+"""A shape, perhaps with one axis split in two, and the axis along which lines are taken."""
 
 
 class Scaling(Struct, frozen=True):
-    """What is done with each value, in float32, before it is rounded to the target's dtype."""
+    """The arithmetic on each value, in float32, before it is rounded to the target's dtype."""
 
     factor: float = 1.0
     addend: float = 0.0
@@ -86,7 +86,7 @@ def pair_origins(
 ) -> dict[str, Origins]:
     """The origins of each target, from the values of both.
 
-    What several places of the source hold is SEVERAL there.
+    An element that several places of the source hold is SEVERAL.
 
     Args:
         sizes: of the model, by which axes are split, and whose square roots may be factors.
@@ -111,7 +111,7 @@ class _Search:
         return {name: self._origin(array) for name, array in self.target.items()}
 
     def _origin(self, y: Array) -> Origins:
-        """Whole axes first, and values as they are: each step takes longer than the one before."""
+        """The origins of one target; whole axes and plain values come first, since each step takes longer than the one before."""
         import numpy as np
 
         is_several = False
@@ -131,7 +131,7 @@ class _Search:
         return Origins(np.full(y.shape, _why_unknown(y, is_several)), np.broadcast_to(1.0, y.shape))
 
     def _likely(self, y: Array, is_split: bool) -> Iterator[Scaling]:
-        """What may have been done to a target: nothing, ± 1, and the factors that some lines have in common with lines of the source."""
+        """The scalings that may have made a target: none, ± 1, and the factors that some lines have in common with lines of the source."""
         import numpy as np
 
         yield from (SAME, Scaling(addend=1.0), Scaling(addend=-1.0))
@@ -143,7 +143,7 @@ class _Search:
                 yield Scaling(1 / factor, divides=True)
 
     def _factors(self, lines: Array, is_split: bool) -> list[float]:
-        """Roots of sizes, and one by them, which may make each of these lines of some line of the source."""
+        """Roots of sizes, and their inverses, that may make each of these lines from some line of the source."""
         import numpy as np
 
         n = lines.shape[1]
@@ -284,13 +284,13 @@ def _scrambled(x: Array) -> Array:
 
 
 def _hashes(lines: Array) -> Array:
-    """Of each line, whatever the order of its values."""
+    """The hash of each line, whatever the order of its values."""
     hashes: Array = _scrambled(lines).sum(axis=1)
     return hashes
 
 
 def _sums(lines: Array) -> Array:
-    """Of each line the sum, and those of squares and of fourth powers."""
+    """The sum of each line, and those of its squares and fourth powers."""
     import numpy as np
 
     x = lines.astype(np.float64)
@@ -308,7 +308,7 @@ def _unit(dtype: Any) -> float:
 
 
 def _order(mine: Array, theirs: Array) -> Array:
-    """For each column of mine the equal column of theirs: the one of its own place where that is equal."""
+    """The equal column of ``theirs`` for each column of ``mine``: the one of its own place where that is equal."""
     import numpy as np
 
     weights = np.arange(1, 2 * len(mine), 2, dtype=np.uint64)[:, None]
@@ -319,7 +319,7 @@ def _order(mine: Array, theirs: Array) -> Array:
 
 
 def _why_unknown(y: Array, is_several: bool) -> int:
-    """What the elements of a target have in place of a number where no line of the source is theirs."""
+    """The constant that stands for a number where no line of the source matches a target."""
     if is_several:
         return SEVERAL
     return TOO_SHORT if any(1 < n < SHORTEST for n in y.shape) else UNKNOWN

@@ -1,4 +1,4 @@
-"""Probes: copies of a tiny checkpoint whose values say where each element is from.
+"""Probes: copies of a tiny checkpoint whose values tell the origin of each element.
 
 Every element of the source has a number. A run carries one digit of it, in base 31, so that bfloat16, float16 and int8 hold it
 exactly; the second run is the first and 32 more, the third 64 minus the first, which tells factor and addend apart. The last run has
@@ -28,9 +28,9 @@ _SCATTER = 982_451_653
 """A prime: numbers are multiplied by it, so that no two tensors look alike in any run."""
 
 MOST_ELEMENTS = 50_000_000
-"""Of a source that is probed; a tiny model has some thousands."""
+"""Limit for a source that is probed; a tiny model has some thousands."""
 MOST_OF_A_PAIR = 200_000_000
-"""Of either of two real checkpoints; some 30 bytes of memory are taken for each."""
+"""Limit for either of two real checkpoints; some 30 bytes of memory are taken for each element."""
 
 _WHOLE = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _PROBED = frozenset({"float32", "float64", "bfloat16", "float16", *_WHOLE})
@@ -41,7 +41,7 @@ class Numbering(Struct, frozen=True):
 
     Attributes:
         names: of the tensors, sorted.
-        first: the number of the first element of each, and at the end how many there are.
+        first: the number of the first element of each, and at the end the total.
     """
 
     names: tuple[str, ...]
@@ -62,7 +62,7 @@ class Numbering(Struct, frozen=True):
 
     @property
     def digits(self) -> int:
-        """How many digits a number has."""
+        """Number of digits of an element's number."""
         return max(1, math.ceil(math.log(max(2, self.total), BASE)))
 
 
@@ -118,11 +118,11 @@ SEVERAL = -3
 TOO_SHORT = -4
 
 SHORTEST = 8
-"""Of a line by which real values are found again: shorter ones are alike by chance in bfloat16."""
+"""Length of a line by which real values are found again: shorter ones are alike by chance in bfloat16."""
 
 
 class Origins(Struct, frozen=True):
-    """Where the elements of one target are from.
+    """The origins of the elements of one target.
 
     Attributes:
         numbers: of the source elements; CONSTANT or UNKNOWN where none is the origin, SEVERAL where any of several may be,
@@ -137,7 +137,7 @@ class Origins(Struct, frozen=True):
 def read_origins(
     numbering: Numbering, outputs: Sequence[Mapping[str, Array]]
 ) -> dict[str, Origins]:
-    """The origins of each target, from what the script made of each probe."""
+    """The origins of each target, from the script's output for each probe."""
     return {name: _origins(numbering, [output[name] for output in outputs]) for name in outputs[0]}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def made_by(text: str, source: Arrays, sizes: Mapping[str, int]) -> dict[str, Array]:
-    """What a map makes of arrays, in memory. Raises the errors of a map that does not fit them."""
+    """The arrays that a map makes of others, in memory. Raises the errors of a map that does not fit them."""
     given = map_of(text if "\n" in text else f"{text}\n", sizes)
     if given is None:
         return {}
@@ -62,7 +62,7 @@ def _elements(piece: Piece, source: Arrays, dtype: Any) -> Array:
 def complaints(
     text: str, source: Arrays, target: Arrays, sizes: Mapping[str, int], *, is_rounded: bool
 ) -> Iterator[str]:
-    """Where a map does not make ``target`` of ``source``; ``is_rounded`` allows two units in the last place."""
+    """The differences between ``target`` and the map's output for ``source``; ``is_rounded`` allows two units in the last place."""
     try:
         made = made_by(text, source, sizes)
     except ReshardError as error:

@@ -16,11 +16,11 @@ Loops = list[tuple[LoopName, int, int]]
 
 
 IN_NAMES = "name"
-"""Where a size is that no tensor has: an index of names."""
+"""The place of a size that no tensor has: an index of names."""
 
 
 class Length(Struct, frozen=True):
-    """A pad or a crop: the mark of the dimension, and how long it is."""
+    """A pad or a crop: the mark of the dimension, and its length."""
 
     mark: str
     length: int
@@ -32,7 +32,6 @@ class Spelled(Struct, frozen=True):
     Attributes:
         sizes, numbers: their values.
         within: for each size the tensors that have it, so that two of one tensor get two names.
-        loops: how often each loop runs.
     """
 
     sources: tuple[str, ...]
@@ -50,7 +49,7 @@ class Spelled(Struct, frozen=True):
 
     @property
     def skeleton(self) -> tuple[object, ...]:
-        """What it has in common with the same rule of another example."""
+        """The parts that are equal in the same rule of another example."""
         pads = tuple(length.mark for length in self.pads)
         crops = tuple(length.mark for length in self.crops)
         return (
@@ -66,7 +65,7 @@ class Spelled(Struct, frozen=True):
 
 
 def spell(draft: RuleDraft) -> Spelled:
-    """The draft in words; UnexplainedError for what maps have no words for."""
+    """The draft in words; UnexplainedError where maps have no words for it."""
     spelling = _Spelling(draft)
     left = [spelling.side("source", n, end) for n, end in enumerate(draft.sources)]
     right = [spelling.side("target", n, end) for n, end in enumerate(draft.targets)]
@@ -118,7 +117,7 @@ class _Spelling:
         gaps: list[tuple[LoopName, int]],
         where: str,
     ) -> list[str]:
-        """An axis of so many places, from the start and the loops of each part, as words."""
+        """The words of an axis of ``size`` places, from the start and the loops of each part."""
         heads = {loops[0][1:] if loops else None for _, loops in entries}
         if size == 1 and heads == {None}:
             return ["1"]
@@ -135,7 +134,7 @@ class _Spelling:
     def _is_head(
         self, size: int, entries: Sequence[tuple[int, Loops]], count: int, step: int
     ) -> bool:
-        """Whether all parts share the loop outside; it may be shorter than the axis where that is padded or cropped."""
+        """True if all parts share the loop outside; it may be shorter than the axis where that is padded or cropped."""
         if count * step == size:
             return True
         is_lone = len({(start, tuple(loop[1:] for loop in loops)) for start, loops in entries}) == 1
@@ -165,7 +164,7 @@ class _Spelling:
         return f"[{' | '.join(words)}]"
 
     def _mark(self, keys: Sequence[LoopName], where: str) -> str:
-        """One dimension, which these loops are."""
+        """The mark of the one dimension that these loops are."""
         root = self._root(keys[0])
         for key in keys[1:]:
             self._class[self._root(key)] = root
@@ -181,7 +180,7 @@ class _Spelling:
         """The rule, with marks that are numbered by their order in the text."""
         draft, order = self._draft, list[LoopName]()
         counts = {**draft.counts, **self._constants}
-        # A dimension that is cropped has the size of the source, and its loop is what is taken of it.
+        # A cropped dimension has the size of the source, and its loop is the part that is taken.
         taken = {key: counts[key] for key, _ in self._crops}
         counts |= dict(self._crops)
 
@@ -214,7 +213,7 @@ class _Spelling:
         )
 
     def _within_roots(self) -> dict[LoopName, set[str]]:
-        """Where each dimension is found, under whichever of its loops."""
+        """The places of each dimension, from all of its loops."""
         within: dict[LoopName, set[str]] = {}
         for key, places in self._within.items():
             within.setdefault(self._root(key), set()).update(places)
