@@ -1,4 +1,4 @@
-"""What the formats let a caller choose of their targets, and what a target's name says of its format."""
+"""The options of targets of all formats, and the format that a target's name implies."""
 
 from __future__ import annotations
 

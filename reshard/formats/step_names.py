@@ -32,7 +32,7 @@ class StepName(Struct, frozen=True, order=True):
 
     @property
     def is_usual(self) -> bool:
-        """Whether it can only be a step."""
+        """True if it can only be a step."""
         return not self.prefix or _USUAL_PREFIX.fullmatch(self.prefix) is not None
 
 
@@ -53,6 +53,6 @@ def step_name(name: str) -> StepName | None:
 
 
 def is_step_name(name: str) -> bool:
-    """Whether a folder of that name can only be a step."""
+    """True if a folder of that name can only be a step."""
     found = step_name(name)
     return found is not None and found.is_usual

@@ -30,7 +30,7 @@ class Values(Protocol):
         ...
 
     def below(self, prefix: str) -> Iterator[str]:
-        """What follows ``prefix``, which is "" or ends with a slash, in all keys. Nothing is looked up key by key."""
+        """The rest of each key behind ``prefix``, which is "" or ends with a slash. Nothing is looked up key by key."""
         ...
 
     @property

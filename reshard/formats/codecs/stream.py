@@ -144,7 +144,7 @@ class AtOnceStream(SourceStream):
         out[:] = self._gathered[self._position - len(out) : self._position]
 
     def _skip_decoded(self, nbytes: int) -> None:
-        """What is passed over need not be gathered."""
+        """Gathers nothing: skipped bytes are not needed."""
 
     def _check_end(self) -> None:
         """Raw pieces have nothing that could be left over."""

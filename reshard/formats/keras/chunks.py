@@ -1,4 +1,4 @@
-"""Where the chunks of an HDF5 dataset are, and how they are compressed.
+"""The places and the compression of the chunks of an HDF5 dataset.
 
 h5py reads the index of chunks. The engine then reads and decodes them as it does those of any format: side by side, with sizes that are
 checked; HDF5's own filter would take as much memory as a chunk claims to need. Read are chunks that are plain, or compressed by gzip

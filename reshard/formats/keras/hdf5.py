@@ -1,6 +1,6 @@
 """Opens HDF5 files with h5py, from disks and buckets alike, and gives its errors one form.
 
-h5py reads through a Python file object, so that it opens no file by itself: neither the one that is asked for nor one that a link
+h5py reads through a Python file object, so that it opens no file by itself, neither the given one nor one that a link
 names. It is imported when a file is opened.
 """
 
@@ -25,7 +25,7 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 """The first bytes of an HDF5 file."""
 
 _BLOCK_BYTES = 512 << 10
-"""What one request asks a bucket for: h5py reads some hundred bytes at a time."""
+"""Bytes that one request asks a bucket for: h5py reads some hundred bytes at a time."""
 
 _MOST_TEXT = 200
 """Characters of a message of HDF5 that are shown."""

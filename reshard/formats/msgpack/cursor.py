@@ -1,4 +1,4 @@
-"""Reads a msgpack file value by value: what is passed over, such as the bytes of arrays, is never held in memory.
+"""Reads a msgpack file value by value: skipped bytes, such as those of arrays, are never held in memory.
 
 The format: https://github.com/msgpack/msgpack/blob/master/spec.md. A reader of this project's own, since the arrays of a file
 may take gigabytes, and the packages msgspec and msgpack hold all of a file and tell no offsets. Files come from
@@ -121,7 +121,7 @@ class MsgpackCursor:
         raise self.corrupt(f"expected a value, found the byte {first:#04x}", start)
 
     def take(self, nbytes: int) -> bytes:
-        """The next bytes, of which there must be so many."""
+        """The next bytes, all of which must be there."""
         if nbytes > self.end - self.at:
             raise self.corrupt(f"expected {nbytes:,} more bytes, found {self.end - self.at:,}")
         if not self._start <= self.at <= self._start + len(self._window) - nbytes:
@@ -142,7 +142,7 @@ class MsgpackCursor:
             raise self.corrupt("the file became shorter while it was read")
 
     def skip(self, nbytes: int) -> int:
-        """Passes over bytes, of which there must be so many; where they begin."""
+        """Passes over bytes, all of which must be there; returns the offset of the first."""
         start = self.at
         if nbytes > self.end - start:
             raise self.corrupt(f"expected {nbytes:,} more bytes, found {self.end - start:,}")
@@ -171,6 +171,6 @@ def first_bytes(file: Location, found: FileStatus) -> bytes:
 
 
 def _window_sizes(file: Location) -> tuple[int, int]:
-    """How much is read at once at first, and at most."""
+    """The bytes of the first read, and the most of any read."""
     is_near = not file.traits.range_bytes
     return (WINDOW_BYTES, WINDOW_BYTES) if is_near else (FIRST_REQUEST_BYTES, MOST_REQUEST_BYTES)

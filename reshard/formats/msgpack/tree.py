@@ -29,7 +29,7 @@ class _Container:
     Attributes:
         characters: of its name.
         keys: those that were read, of a map; None for an array.
-        end: where its ext ends, for a tuple.
+        end: the offset behind its ext, for a tuple.
     """
 
     __slots__ = ("characters", "end", "entries", "keys", "left", "path")

@@ -3,7 +3,7 @@
 A block is (https://google.github.io/tensorstore/kvstore/ocdbt/index.html, storage format)::
 
     magic (big-endian), length (8 bytes), version 0, compression (0 none, 1 zstd)
-    body, of which the table of data files is a part
+    body, with the table of data files in it
     CRC32C of the whole block
 
 Numbers are varints unless noted otherwise, stored column by column.
@@ -46,7 +46,7 @@ class IndexBlock:
 
     Args:
         magic: its first four bytes.
-        kind: what it should be, for messages.
+        kind: its expected kind, for messages.
         where: names database and block in messages.
 
     Raises CorruptError for anything that contradicts the format, StorageError if the file cannot be read.

@@ -77,12 +77,12 @@ class SliceEntry(Struct, frozen=True):
 
     Attributes:
         path: the tensor's keys below the item.
-        positions: which of its keys are positions of lists, if that is recorded.
+        positions: the numbers of its keys that are positions of lists, if recorded.
         layout: mesh and axes, or None if none was recorded.
         parts: equal parts per dimension.
         cuts: per dimension the edges from 0 to its size, for unequal parts.
         slices: loose boxes, for parts that are not a grid.
-        partition: how it was split beyond mesh axes (``{"strategy": ...}``).
+        partition: its split beyond mesh axes (``{"strategy": ...}``).
         digest: CRC-64/NVME of the row-major bytes, 16 hex digits.
     """
 
@@ -127,7 +127,7 @@ class SliceFile(Struct, frozen=True):
         files: the files from which readers take metadata.
         data_files: files of databases; None if the record is not complete.
         conversion: identifies the conversion and the source; "" for a checkpoint that was not converted.
-        item_names: whether names of the checkpoint's tensors begin with their item, also for a single item.
+        item_names: True if names of the checkpoint's tensors begin with their item, also for a single item.
         made: the source and rules of the conversion; None for a checkpoint that was not converted.
         metadata: the texts beside the tensors that the checkpoint's own files have no place for.
     """
@@ -265,7 +265,7 @@ def target_entry(
     memory_kind: str | None = None,
     positions: tuple[int, ...] = (),
 ) -> SliceEntry:
-    """The entry of ``target``, whose keys are ``path``, of which ``positions`` are those of lists."""
+    """The entry of ``target``; ``path``: its keys; ``positions``: the numbers of those that are positions of lists."""
     spec = target.spec
     is_meshed = spec.layout is not None and spec.layout.device_mesh is not None
     return SliceEntry(
@@ -282,7 +282,7 @@ def target_entry(
 
 
 NOTHING = SliceFile({})
-"""What is recorded of a checkpoint that has no record, or of which none is wanted."""
+"""The record of a checkpoint that has none, or whose record is not wanted."""
 
 
 def target_record(
@@ -314,7 +314,7 @@ def tensor_entry(tensor: TargetTensor, digest: str | None) -> SliceEntry:
 
 
 def leaf_path(leaf: Leaf) -> tuple[PathKey, ...]:
-    """The keys of a leaf, which joined with slashes are its name: in a checkpoint without items, that of its item is one of them."""
+    """The keys of a leaf; joined with slashes they are its name. In a checkpoint without items, the name of its item is one of them."""
     joined = "/".join(step.key for step in leaf.path)
     if joined == leaf.name:
         return leaf.path
@@ -329,7 +329,7 @@ def recorded_path(entry: SliceEntry) -> tuple[PathKey, ...]:
 
 
 def split_of_shards(target: TargetTensor) -> dict[str, Any]:
-    """How the slices of the shards are recorded.
+    """The slices of the shards as they are recorded.
 
     Raises LayoutError where the tensor has fewer rows than its partition has shards.
     """

@@ -30,7 +30,7 @@ from reshard.formats.torch.plain_value import (
 )
 
 _DICTS = (ORDERED, "collections.defaultdict")
-"""Objects that are read as dicts; what their class adds is of no use elsewhere."""
+"""Objects that are read as dicts; the additions of their class are of no use elsewhere."""
 
 _TABLES = ("_modules", "_parameters", "_buffers")
 """Attributes of torch's modules that names in a state dict do not have."""
@@ -82,7 +82,7 @@ class _Place(Struct, frozen=True):
         return (*self.path, PathKey(".".join(reversed(keys))))
 
     def of_tensor(self) -> _Place:
-        """The place of what a tensor has besides its elements."""
+        """The place of the attributes of a tensor, besides its elements."""
         if self.kind != "tree":
             return _Place(self.path, self.below, "state")
         *above, last = self.named()
@@ -162,7 +162,7 @@ def _key(key: Any) -> str:
 
 
 def _in_object(place: _Place, value: Any) -> _Found:
-    """What may have tensors in a container or an object."""
+    """The parts of a container or an object that may have tensors."""
 
     def inside(key: str, kind: _Kind = "value") -> _Place:
         return _Place(place.path, (place.below, key), kind)

@@ -25,7 +25,7 @@ class StateArchive:
     """An archive in a file that is open.
 
     Attributes:
-        version: which content of the file; see ``FileStatus.version``.
+        version: identifies the content of the file; see ``FileStatus.version``.
     """
 
     def __init__(self, file: Location, found: FileStatus, opened: OpenFile, start: bytes) -> None:

@@ -60,7 +60,7 @@ def open_tensorflow(root: Location, record: RecordUse = "checked", uri: str = ""
     """Open the checkpoint that a prefix names.
 
     Args:
-        record: how to use what this project recorded beside it: refuse contradictions, use the parts that fit, or nothing.
+        record: the use of this project's record beside it: refuse contradictions, use the parts that fit, or nothing.
         uri: the prefix as the user named it.
 
     Raises:
@@ -108,7 +108,7 @@ def open_tensorflow(root: Location, record: RecordUse = "checked", uri: str = ""
 
 
 def leaf_count(root: Location) -> int:
-    """About how many tensors would take the memory of its tensors and slices; 0 where it cannot be read, which opening it reports."""
+    """The number of tensors that would take about the memory of its tensors and slices; 0 if it cannot be read, which opening it reports."""
     try:
         found = entry_sizes(root)
     except ReshardError:
@@ -121,8 +121,8 @@ class TensorflowChunks(Chunks):
     """The bytes of an open checkpoint of TensorFlow.
 
     Attributes:
-        graph: where the object graph is, if a target may keep it.
-        is_of_variables: whether names are those of variables: no graph tells of objects.
+        graph: the place of the object graph, if a target may keep it.
+        is_of_variables: True if names are those of variables: no graph tells of objects.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class TensorflowChunks(Chunks):
         self._chunks = chunks
 
     def locate(self, name: str, index: Index) -> Extent | None:
-        """Where the elements of a chunk lie: in a range of one slice, or in several slices."""
+        """The place of a chunk's elements: a range of one slice, or several slices."""
         return self._chunks[name].locate(index)
 
 

@@ -1,8 +1,8 @@
-"""The zip archive that ``torch.save`` makes of one object: where each record's bytes are.
+"""The zip archive that ``torch.save`` makes of one object: the place of each record's bytes.
 
 ::
 
-    archive/data.pkl        a pickle of the object; what is in a tensor's storage is named by a number
+    archive/data.pkl        a pickle of the object; a number names the content of a tensor's storage
     archive/byteorder       "little" or "big"
     archive/data/0, …       the bytes of each storage, uncompressed
 
@@ -61,7 +61,7 @@ _ReadBytes = Callable[[int, int], bytes]
 
 
 class Most(Struct, frozen=True):
-    """What is read of an archive at most."""
+    """The limits of an archive that is read."""
 
     records: int
     directory_bytes: int

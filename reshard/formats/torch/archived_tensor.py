@@ -37,7 +37,7 @@ TENSOR_NAMES = {
     **{f"torch.{storage}": storage for storage in STORAGE_DTYPES},
     **DTYPE_NAMES,
 }
-"""Names in the pickle of a tensor, and what its nodes call them."""
+"""Names in the pickle of a tensor, and their texts in nodes."""
 
 
 class ArchivedTensor(Struct, frozen=True):
@@ -48,7 +48,7 @@ class ArchivedTensor(Struct, frozen=True):
         strides: elements from one to the next along each axis, where they leave gaps or are used again; else ().
         record: the name of the record.
         offset: of the first element in it, in bytes.
-        record_bytes: which the record must have.
+        record_bytes: the bytes that the record must have.
     """
 
     dtype: str
@@ -65,7 +65,7 @@ class ArchivedTensor(Struct, frozen=True):
 
 
 def is_tensor(node: Any) -> TypeGuard[Built]:
-    """Whether a node would be a tensor."""
+    """True if a node would be a tensor."""
     return isinstance(node, Built) and node.name in (REBUILD_V2, REBUILD_V3)
 
 

@@ -33,7 +33,7 @@ class RecordCrcs(Struct, frozen=True):
         return cls(tuple(pieces), tuple(values), itemsize) if all(values) else None
 
     def summed(self) -> PieceCrcs | None:
-        """What boxes of the tensor add up to; None where a piece has its elements in another order."""
+        """The CRCs that boxes of the tensor add up to; None where a piece has its elements in another order."""
         if any(map(is_reordered, self.pieces)):
             return None
         boxes = [piece.box for piece in self.pieces]

@@ -58,7 +58,7 @@ def _check_names(tree: ItemTree, form: OrbaxForm) -> None:
 
 
 def _is_array(tree: ItemTree) -> bool:
-    """Whether the item is one array; old versions of Orbax record no handler of it."""
+    """True if the item is one array; old versions of Orbax record no handler of it."""
     handler = tree.item.handler
     return len(tree.leaves) == 1 and (not handler or is_array_handler(handler))
 

@@ -71,7 +71,7 @@ def _shared(a: bytes, b: bytes) -> int:
 
 
 def _append(table: bytearray, block: bytes) -> bytes:
-    """Adds a block; its handle."""
+    """Adds a block; returns its handle."""
     handle = varint_bytes(len(table)) + varint_bytes(len(block))
     stored = block + b"\0"  # not compressed
     table += stored + masked(CRC32C.of(stored)).to_bytes(4, "little")
