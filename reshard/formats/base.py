@@ -1,6 +1,6 @@
 """The records of a checkpoint that is read, and of one that is written.
 
-Opening gives a ``Reader``: facts, and the ``Chunks`` that say where each encoded chunk is stored. A target is a ``Form`` (the
+Opening gives a ``Reader``: facts, and the ``Chunks`` that locate each encoded chunk. A target is a ``Form`` (the
 options of its format) and a ``TargetTensor`` for each tensor, in a ``TargetCheckpoint``.
 
 ``Made`` is the source and the rules of a checkpoint that reshard made, as slices.json records them. The rules are recorded as
@@ -77,7 +77,7 @@ class Chunks(Protocol):
         return reader
 
     def chunk_test(self) -> Callable[[str], bool] | None:
-        """Tells whether a file is a chunk, by its path below the checkpoint; None if that is not known.
+        """A test that tells chunks from other files, by the path below the checkpoint; None if that is not known.
 
         A file that is no chunk, and that the record does not name, is damage.
         """
@@ -97,7 +97,7 @@ class WeightsVersion(Struct, frozen=True):
 
 
 class Reader(Struct, frozen=True, eq=False):
-    """An open checkpoint: what its metadata says. Opening reads no tensor bytes.
+    """An open checkpoint: the content of its metadata. Opening reads no tensor bytes.
 
     Attributes:
         uri: its place, as the user named it.

@@ -247,7 +247,7 @@ class Item(Struct, frozen=True):
     Attributes:
         name: "" for a checkpoint that is one tree without a container.
         directory: its folder below the checkpoint ("" for the checkpoint itself).
-        handler: the format's own name for how it is read (Orbax's handler type string).
+        handler: the format's own name of its reader (Orbax's handler type string).
         meta: the format's metadata of the whole tree (Orbax: custom_metadata).
     """
 

@@ -216,7 +216,7 @@ def _of_folder(folder: Location) -> Foreign | None:
 
 
 def _of_arrays(folder: Location, names: Collection[str]) -> Foreign | None:
-    """Of a tree of zarr arrays, with Levanter's own file at its top or without."""
+    """The format of a tree of zarr arrays, with Levanter's own file at its top or without."""
     if not any(_ZARR_NAMES & set(listed) for listed in _listings(folder)):
         return None
     return LEVANTER if "metadata.json" in names else ZARR
@@ -235,7 +235,7 @@ def _has(names: Iterable[str], pattern: str) -> bool:
 
 
 def _of_checkpoint_file(file: Location) -> Foreign | None:
-    """Of a file that T5X and Orbax before 0.4.2 each write into a folder, as TensorFlow does."""
+    """The format of a file that T5X and Orbax before 0.4.2 each write into a folder, as TensorFlow does."""
     start, end = _ends(file)
     if not _MAP_OF_TEXT.match(start):
         return None

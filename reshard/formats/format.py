@@ -137,7 +137,7 @@ class Format(Protocol):
             uri: the text by which the user named it.
             unlisted: the treatment of tensors and files that no index lists.
 
-        Raises CorruptError for damage, FormatError for what is not supported.
+        Raises CorruptError for damage, FormatError for an unsupported feature.
         """
         ...
 

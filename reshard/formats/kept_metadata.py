@@ -53,7 +53,7 @@ class KeptMetadata(Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Of all texts as JSON."""
+        """The size of all texts as JSON."""
         return len(json.dumps(self.parts)) if self.parts else 0
 
     @property

@@ -1,4 +1,4 @@
-"""The names of the folders of a training run, each of which is a step."""
+"""The names of the step folders of a training run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class StepName(Struct, frozen=True, order=True):
     """The name of a folder that may be a step, or of files as TensorFlow names them.
 
     Attributes:
-        prefix: what is before the number; "" for a number alone.
-        is_folder: False where it is no folder, but what the names of files begin with.
+        prefix: the text before the number; "" for a number alone.
+        is_folder: False for the prefix of files' names.
     """
 
     prefix: str

@@ -169,7 +169,7 @@ def read_strided(
 
 
 def _span(out: Array, axes: Sequence[int], strides: Sequence[int]) -> tuple[int, bool, bool]:
-    """Bytes from the first element to the end of the last, whether they may be read with their gaps, and whether they have none.
+    """Bytes from the first element to the end of the last; True if they may be read with their gaps; True if they have none.
 
     A gap below 0 means elements that are used again.
     """

@@ -131,7 +131,7 @@ class _CheckedLayer:
 
 
 class _Xor:
-    """As many bytes as the tensor has, each XORed with the one at its place."""
+    """A payload of as many bytes as the tensor has, each XORed with the one at its place."""
 
     def __init__(self, source: Source, decoded_bytes: int) -> None:
         self._stream = _opened(source, decoded_bytes)
@@ -150,7 +150,7 @@ class _Xor:
 
 
 class _Overwrite:
-    """A count, then the positions of bytes, ascending, then the bytes that go there."""
+    """A payload of a count, then the positions of bytes, ascending, then the bytes that go there."""
 
     def __init__(self, sources: Sequence[Source], decoded_bytes: int) -> None:
         self._source = sources[0]

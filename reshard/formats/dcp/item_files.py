@@ -90,7 +90,7 @@ class ItemFiles:
 
 
 class ArchiveWindow:
-    """One archive within its file, of which some bytes are read already.
+    """One archive within its file; some of its bytes are read already.
 
     Attributes:
         where: its content and its file, for messages.

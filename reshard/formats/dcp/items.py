@@ -86,7 +86,7 @@ def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, Stor
     Raises:
         MissingError: a file is not there.
         CorruptError: an archive is damaged, cut short, or holds something else than expected.
-        FormatError: it uses what is not read.
+        FormatError: it uses a feature that is not read.
     """
     return dict(each_item(root, wanted))
 

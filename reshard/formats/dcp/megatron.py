@@ -6,7 +6,7 @@
     folder/common.pt         the values that all ranks share, an archive of torch.save; newer versions have an item common_state/shard_0_1
     folder/.metadata, …      as of any distributed checkpoint
 
-Names are flat: ``decoder.layers.mlp.linear_fc2.weight``. The name of a rank's value has its number and their count:
+Names are flat: ``decoder.layers.mlp.linear_fc2.weight``. The name of a rank's value ends with its offset and the shape of all:
 ``rng_state/shard_0.1_1.2``. ``megatron/core/dist_checkpointing`` declares all of it.
 """
 

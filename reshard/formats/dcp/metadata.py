@@ -6,7 +6,7 @@
       state_dict_metadata  NAME → TensorStorageMetadata(properties, size, chunks) or BytesStorageMetadata()
       planner_data         NAME → the keys of the saved tree; numbers are positions of lists; None where torch kept no tree
       storage_data         MetadataIndex(fqn, offset) → _StorageInfo(relative_path, offset, length)
-  mcore_data           NAME → what Megatron Core up to 0.13 adds to a tensor
+  mcore_data           NAME → additions of Megatron Core up to 0.13 to a tensor
 
 Fields that are not set are left out (``MetadataIndex.offset`` of a value, ``_StorageInfo.transform_descriptors``). Files of torch 2.2 to
 2.14 are read; ``torch/distributed/checkpoint/metadata.py`` and ``filesystem.py`` declare it.
@@ -165,7 +165,7 @@ def _path(value: Any, name: str, where: str) -> tuple[PathKey, ...]:
 
 
 def _place(index: Any, info: Any, where: str) -> tuple[_Key, ItemPlace]:
-    """The key of an item, by which it is known, and its place."""
+    """The key of an item (name and offset), and its place."""
     of = fields_of(expect_built(index, "MetadataIndex", "a key of storage_data", where), where)
     name = _name(of.get("fqn"), where)
     offset = of.get("offset")

@@ -1,4 +1,4 @@
-"""The memory that a distributed checkpoint of torch takes once it is open, and about how much before it is opened."""
+"""The memory that a distributed checkpoint of torch takes once it is open, and an estimate of it before."""
 
 from __future__ import annotations
 

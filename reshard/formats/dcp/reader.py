@@ -73,7 +73,7 @@ def open_dcp(
         IncompleteCheckpointError: the save did not finish.
         MissingError: a file is not there. StorageError: one cannot be read.
         CorruptError: the stored data is damaged or contradicts itself.
-        FormatError: it uses what is not read.
+        FormatError: it uses a feature that is not read.
     """
     uri = uri or str(root)
     files = read_metadata_files(root)
@@ -174,7 +174,7 @@ def _unread(entry: ValueEntry, parts: Sequence[StoredValue]) -> StoredValue:
 
 
 def _rank_warnings(values: Mapping[str, tuple[StoredValue, ...]]) -> Iterator[str]:
-    """A sentence about values that differ between ranks, of which the first is taken."""
+    """A sentence about values that differ between ranks; the first is taken."""
     differing = [name for name, of_ranks in values.items() if not all(map(of_ranks[0].is_like, of_ranks))]  # fmt: skip
     if differing:
         more = f" and {len(differing) - 1:,} more" if differing[1:] else ""

@@ -39,7 +39,7 @@ _FULL_VERSION = "publish a full version, and start from that"
 
 
 def chained(deltas: Sequence[Delta], anchor: str | None = None) -> tuple[Delta, ...]:
-    """The deltas in the order in which each changes the version that the one before it makes; none may be missing.
+    """The deltas in order: each changes the version that the one before it makes; none may be missing.
 
     ``anchor``: the version of the base, where it is known. Raises PlanError for a version that is missing or there twice, for two deltas on
     one version and for a circle, VerificationError where a delta was made of another version than the one before it.
@@ -113,7 +113,7 @@ def _circle(delta: Delta) -> PlanError:
 
 
 def _check_link(first: Delta, second: Delta) -> None:
-    """The base that a delta records must be what the delta before it makes."""
+    """Raises VerificationError unless the base that a delta records is the result of the delta before it."""
     if unlike := unlike_base(first.index, second.index):
         raise VerificationError(
             f"{second.place} was made of other weights than {first.place} makes: {unlike}; the versions are of two runs: {_FULL_VERSION}"

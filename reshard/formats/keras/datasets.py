@@ -55,7 +55,7 @@ class Dataset(Struct, frozen=True):
 def read_datasets(file: h5py.File, where: str, file_bytes: int) -> list[Dataset]:
     """Every dataset of a file of ``file_bytes``, groups in the order of their names; ``where`` names the file in errors.
 
-    Raises FormatError for what is not read, CorruptError for elements beyond the end of the file.
+    Raises FormatError for features that are not read, CorruptError for elements beyond the end of the file.
     """
     datasets, chunks = [], 0
     for name, found in walk(file, where):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from h5py.h5t import TypeID
 
 ATTRIBUTE = "dtype"
-"""The attribute of a dataset of opaque elements that says what they are, a text."""
+"""The attribute, a text, that names the type of a dataset's opaque elements."""
 
 BFLOAT16 = "bfloat16"
 

@@ -43,7 +43,7 @@ def require_h5py() -> None:
 
 @contextmanager
 def opened_hdf5(place: Location) -> Iterator[h5py.File]:
-    """The open HDF5 file; what h5py raises in the block becomes one error of this project.
+    """The open HDF5 file; any error of h5py in the block becomes one error of this project.
 
     Raises MissingPackageError without h5py, StorageError where the file cannot be read, CorruptError where it is damaged.
     """

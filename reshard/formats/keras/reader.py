@@ -49,7 +49,7 @@ TENSOR_BYTES = 2500
 """Memory of an open tensor, without its name."""
 
 OPENED_TENSOR_BYTES = 4000
-"""Memory of a tensor while it is opened: HDF5 keeps what it read of the file's metadata."""
+"""Memory of a tensor while it is opened: HDF5 keeps the file's metadata that it has read."""
 
 
 def open_keras(root: Location, record: RecordUse = "checked", uri: str = "") -> Reader:
@@ -63,7 +63,7 @@ def open_keras(root: Location, record: RecordUse = "checked", uri: str = "") -> 
         MissingPackageError: h5py is not installed.
         StorageError: the file is not there or cannot be read.
         CorruptError: it is damaged, or contradicts itself.
-        FormatError: it uses what is not supported.
+        FormatError: it uses an unsupported feature.
     """
     uri = uri or str(root)
     found = root.status()

@@ -2,7 +2,7 @@
 
 The format: https://github.com/msgpack/msgpack/blob/master/spec.md. A reader of this project's own, since the arrays of a file
 may take gigabytes, and the packages msgspec and msgpack hold all of a file and tell no offsets. Files come from
-strangers: a length is compared with what is left of the file before anything is made of it.
+strangers: a length is compared with the rest of the file before anything is made of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SIZED: dict[int, tuple[MsgpackKind, int]] = {
     0xC9: ("ext", 4), 0xD9: ("str", 1), 0xDA: ("str", 2), 0xDB: ("str", 4), 0xDC: ("array", 2),
     0xDD: ("array", 4), 0xDE: ("map", 2), 0xDF: ("map", 4),
 }  # fmt: skip
-"""The kinds whose size follows, and in how many bytes."""
+"""The kinds whose size follows, and the bytes of that size."""
 _FIXED_EXT = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _SHORT: tuple[tuple[int, int, MsgpackKind], ...] = (
     (0x80, 0x8F, "map"), (0x90, 0x9F, "array"), (0xA0, 0xBF, "str"),

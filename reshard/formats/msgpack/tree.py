@@ -45,7 +45,7 @@ class _Container:
 class MsgpackTree:
     """Iterates over the leaves of the tree in a file, and expects that the file ends with it.
 
-    Raises CorruptError for damage, FormatError for what is not supported and for sizes beyond any real tree.
+    Raises CorruptError for damage, FormatError for unsupported features and for sizes beyond any real tree.
     """
 
     def __init__(self, cursor: MsgpackCursor) -> None:

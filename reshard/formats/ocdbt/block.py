@@ -35,7 +35,7 @@ MAX_WINDOW_BYTES = 1 << 27
 _HEADER = struct.Struct(">I8sBB")
 _BLOCK_BYTES = 64 << 10
 READ_AHEAD_BYTES = 1 << 20
-"""Where requests take long, a block is read in one of this size, or a few."""
+"""Bytes of a request where requests take long: a block is read in one, or a few."""
 
 _MAX_VARINT_BYTES = 10
 """Numbers below 2^64; those from 2^63 on only mean "missing"."""
@@ -172,7 +172,7 @@ class Body:
         return np.concatenate(found)
 
     def _some(self, count: int) -> Column:
-        """As many of the next ``count`` varints as are in memory, at least one."""
+        """The part of the next ``count`` varints that is in memory, at least one."""
         import numpy as np
 
         while True:

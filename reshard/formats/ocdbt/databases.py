@@ -44,7 +44,7 @@ class Databases:
         self._stored: dict[str, frozenset[bytes]] = {}
 
     def open(self, root: Location) -> None:
-        """Opens the databases, and writes what is known before the data; may be called again."""
+        """Opens the databases, and writes the values that are known before the data; may be called again."""
         for name, values in self._literals.items():
             place = root / name
             place.make_folder()

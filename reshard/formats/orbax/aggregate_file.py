@@ -56,7 +56,7 @@ def is_aggregate(folder: Location) -> bool:
 def read_aggregate(folder: Location) -> Aggregate | None:
     """The content of the file; None where there is none, or none with a tree in it.
 
-    Raises CorruptError for damage, FormatError for what is not supported.
+    Raises CorruptError for damage, FormatError for an unsupported feature.
     """
     if not is_aggregate(folder):
         return None

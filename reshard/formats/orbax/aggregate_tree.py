@@ -68,7 +68,7 @@ class OpenTree(Struct, frozen=True):
 
     @property
     def strings(self) -> dict[str, str]:
-        """Those of the values that are strings."""
+        """The values that are strings."""
         return {name: value for name, value in self.values.items() if isinstance(value, str)}
 
 

@@ -12,7 +12,7 @@ Orbax 0.5.9 and older wrote no ``_CHECKPOINT_METADATA``.
 
 When is a checkpoint unfinished? On a local file system Orbax 0.12 commits by a rename: every directory whose name does
 not contain ``.orbax-checkpoint-tmp`` is finished (``_src/path/atomicity.py``,
-``AtomicRenameTemporaryPath.validate_final``). In a bucket, which renames no folder, only what has
+``AtomicRenameTemporaryPath.validate_final``). In a bucket, which renames no folder, only a folder with
 ``commit_success.txt`` is finished: a checkpoint at its top, and an item in its folder to be opened by itself. A partial save
 of the v1 API makes ``2.partial_save``, with ``2.partial_save.pending_<time>_<id>`` for each call, until ``partial.finalize`` merges
 and renames it to ``2`` (``experimental/v1/_src/partial``); each of these is a checkpoint by its files, and a part of one. Orbax

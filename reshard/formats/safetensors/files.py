@@ -263,7 +263,7 @@ def _first_missing(family: Mapping[int, Numbered]) -> int | None:
 
 
 def _families(names: Sequence[str]) -> list[dict[int, Numbered]]:
-    """Of each family of numbered names, the names by their numbers."""
+    """The names of each family of numbered names, by their numbers."""
     families: dict[str, dict[int, Numbered]] = defaultdict(dict)
     for one in map(number_in, names):
         if one is not None:

@@ -1,4 +1,4 @@
-"""The form of a safetensors target: its options, and from them the chunks of each tensor and what it cannot hold."""
+"""The form of a safetensors target: its options, and from them the chunks of each tensor and the files that are carried."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def read_header(file: Location) -> FileHeader:
     """The header of a file.
 
     Raises StorageError where it cannot be read, CorruptError where the file is cut short or its parts contradict each
-    other, FormatError where it uses what is not supported.
+    other, FormatError where it uses an unsupported feature.
     """
     path = str(file)
     text, found = _header_text(file)

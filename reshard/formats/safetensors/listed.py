@@ -37,7 +37,7 @@ class ModelHeaders(Struct, frozen=True):
         listed: of the files that the index lists; of all files where there is no index.
         others: of the files that no index lists, where they are taken.
         unlisted: the names of tensors that no index lists, where they are taken.
-        warnings: sentences about tensors that were left out.
+        warnings: sentences about tensors and files that were left out.
     """
 
     listed: tuple[FileHeader, ...]
@@ -104,7 +104,7 @@ def _check_held(
 def _with_unlisted(
     index: ModelIndex, headers: Sequence[FileHeader], others: Sequence[FileHeader]
 ) -> ModelHeaders:
-    """With every tensor that the index does not list; one that it lists is read from the file that it names."""
+    """The headers with every tensor that the index does not list; a listed one is read from the file that the index names."""
     kept, added = (
         tuple(
             _kept(header, lambda name, file: index.weight_map.get(name, file) == file)

@@ -100,7 +100,7 @@ def name_of_files(files: Iterable[str]) -> ModelName:
 
 
 def index_of_pattern(pattern: str) -> str | None:
-    """The name of the index of shards with such names; None for a pattern that says no name of a model."""
+    """The name of the index of shards with such names; None for a pattern without the name of a model."""
     match = _SHARD_PATTERN.fullmatch(pattern)
     return _index_of(match[1]) if match else None
 

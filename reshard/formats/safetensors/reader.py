@@ -83,7 +83,7 @@ def open_safetensors(
     Raises:
         StorageError: it is not there or cannot be read.
         CorruptError: a header is damaged; the index and the files, or pieces of a tensor, contradict each other.
-        FormatError: it uses what is not supported.
+        FormatError: it uses an unsupported feature.
     """
     uri = uri or str(root)
     files = files_of(root, unlisted)
@@ -167,7 +167,7 @@ class SafetensorsChunks(Chunks):
 
 
 def _memory(cut: CutTensor) -> int:
-    """Of an open tensor, without its name."""
+    """The memory of an open tensor, without its name."""
     rank = len(cut.chunks.grid.shape)
     piece = PIECE_BYTES + PIECE_DIMENSION_BYTES * rank
     return TENSOR_BYTES + TENSOR_DIMENSION_BYTES * rank + piece * cut.pieces

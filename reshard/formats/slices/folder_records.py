@@ -31,7 +31,7 @@ class FolderRecord(Struct, frozen=True):
 
     Attributes:
         folder: "" for the checkpoint itself.
-        error: the damage that makes it useless, in words; then ``file`` is None.
+        error: its damage, if there is any; then ``file`` is None.
     """
 
     folder: str

@@ -27,7 +27,7 @@ the source's tree (SHA-256, 32 hex digits, of a line ``"name" [shape] dtype is_k
 name), ``tensors`` the number of tensors, ``select``, ``drop``, ``rename`` and ``cast`` the rules as written, and
 ``origins`` the source tensor of each tensor whose name or dtype changed (``dtype`` only after a cast, ``saturate``
 only if it saturated). ``leaves`` has the name in the source of each leaf that is not a tensor; older files lack it. ``by``, in place of
-origins, is the content of the map that made the tensors, with the sizes that were given and whether it was reversed; only a file with it has
+origins, is the content of the map that made the tensors, with the given sizes and its direction; only a file with it has
 version 2, which earlier programs refuse. ``metadata``, in the top file too, has the texts beside the tensors that the checkpoint's own
 files have no place for (``KeptMetadata``); earlier programs pass over it. Names are the keys below the item joined with ``/``; lines are
 sorted by name, so that equal checkpoints give equal files. The last member is the CRC-64/NVME of every byte before its sixteen digits.

@@ -56,7 +56,7 @@ class StateFiles(Struct, frozen=True):
 def is_state(root: Location) -> bool:
     """True for such a file, an index, and the folder of a model.
 
-    A file has one of the endings, and begins as an archive or as what is refused by name.
+    A file has one of the endings, and begins as an archive or as a file that is refused by name.
     """
     found = root.status()
     if found is not None and found.kind == "folder":

@@ -1,4 +1,4 @@
-"""The values in a pickle of ``torch.save``: tensors wherever they are, plain values, and what is left out.
+"""The values in a pickle of ``torch.save``: tensors wherever they are, plain values, and values that are left out.
 
 Dicts, lists and tuples give the path of each. An object is searched for tensors alone: the keys below it are joined with dots into one
 key, without the tables in which a module of torch keeps its parts, so that a pickled model has the names of its state dict.

@@ -82,7 +82,7 @@ def open_state_dict(root: Location, uri: str = "", unlisted: Unlisted = "leave")
         NotACheckpointError: it is not clear which file is the model.
         MissingError: a file is not there. StorageError: one cannot be read.
         CorruptError: the stored data is damaged or contradicts itself.
-        FormatError: it uses what is not read.
+        FormatError: it uses a feature that is not read.
     """
     uri = uri or str(root)
     files = state_files(root)
@@ -236,7 +236,7 @@ def _omitted_warnings(index: ModelIndex | None, omitted: Sequence[str]) -> Itera
 
 
 def _left_out_warnings(states: Sequence[StateFile]) -> Iterator[str]:
-    """A sentence about values of which nothing but tensors is read."""
+    """A sentence about values that are not read, except for their tensors."""
     left_out = [f"{name!r} is {kind}" if name else f"it is {kind}" for state in states for name, kind in state.left_out]  # fmt: skip
     if left_out:
         yield (

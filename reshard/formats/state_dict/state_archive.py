@@ -71,7 +71,7 @@ class StateArchive:
 def opened_archive(file: Location) -> Iterator[StateArchive]:
     """The archive in a file.
 
-    Raises CorruptError where it is damaged, FormatError for what ``torch.save`` does not write now.
+    Raises CorruptError where it is damaged, FormatError for features that ``torch.save`` does not write now.
     """
     found = file.status(f"the file {file.name!r}")
     if found is None or found.kind != "file":

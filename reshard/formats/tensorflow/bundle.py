@@ -77,7 +77,7 @@ class BundleEntry(Struct, frozen=True):
 
 
 def read_header(value: bytes, where: str) -> Header:
-    """The header. Raises CorruptError for a message that is none, FormatError for what is not supported."""
+    """The header. Raises CorruptError for a message that is none, FormatError for an unsupported feature."""
     data_files = endianness = least_version = 0
     try:
         for number, found in fields(value):

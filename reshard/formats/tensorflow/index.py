@@ -148,7 +148,7 @@ def _with_slices(
 
 
 def _shown(extents: Extents) -> str:
-    """As SaveSliceInfo shows it: start and length of each dimension."""
+    """The text by which SaveSliceInfo shows a slice: start and length of each dimension."""
     return ":".join("-" if length < 0 else f"{start},{length}" for start, length in extents)
 
 

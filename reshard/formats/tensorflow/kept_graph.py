@@ -107,7 +107,7 @@ def _pruned(objects: Sequence[bytes], lost: Set[str]) -> bytes:
 
 
 def _leading_to(ends: Iterable[int], parents: Mapping[int, Sequence[int]]) -> set[int]:
-    """These objects, and all from which a path leads to one of them."""
+    """The objects of ``ends``, and all from which a path leads to one of them."""
     found, waiting = set(ends), list(ends)
     while waiting:
         new = set(parents.get(waiting.pop(), ())) - found

@@ -17,7 +17,7 @@ _ATTRIBUTES = ".ATTRIBUTES"
 ATTRIBUTE = f"/{_ATTRIBUTES}/"
 VALUE = f"{ATTRIBUTE}VARIABLE_VALUE"
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-"""The key of the objects that were saved and of what they refer to, a message."""
+"""The key of a message with the objects that were saved and their references."""
 
 SLOT = "/.OPTIMIZER_SLOT"
 """Behind the path of a variable; the path of the optimizer and the slot's name follow."""

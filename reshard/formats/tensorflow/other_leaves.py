@@ -28,7 +28,7 @@ MOST_STRINGS, MOST_STRING_BYTES = 1 << 22, 256 << 20
 """Of a tensor; its strings are in memory together."""
 
 MOST_READ_BYTES = 256 << 20
-"""Strings that opening reads: texts, and those in slices, to know what they are once they are joined."""
+"""Strings that opening reads: texts, and those in slices, whose kind shows once they are joined."""
 
 
 class OtherLeaves:

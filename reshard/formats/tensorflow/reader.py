@@ -66,7 +66,7 @@ def open_tensorflow(root: Location, record: RecordUse = "checked", uri: str = ""
     Raises:
         StorageError: a file of it is not there or cannot be read.
         CorruptError: the index is damaged, or contradicts itself or the data files.
-        FormatError: it uses what is not supported.
+        FormatError: it uses an unsupported feature.
     """
     index = read_index(root)
     files = data_files(root, index.header.data_files)
@@ -142,7 +142,7 @@ class TensorflowChunks(Chunks):
 
 
 def _memory(tensors: Sequence[IndexEntry]) -> int:
-    """Of the open tensors and slices, without their names."""
+    """The memory of the open tensors and slices, without their names."""
     return sum(1500 + 400 * len(found.slices) for found in tensors)
 
 

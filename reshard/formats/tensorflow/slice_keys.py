@@ -7,7 +7,7 @@
     rank                  whole number: the number of its bytes, then these, the highest first
     start length …        of each dimension, signed; a length of -1 is the whole dimension
 
-A signed number takes k bytes for 7 k bits: big-endian two's complement, of which the first k bits are inverted.
+A signed number takes k bytes for 7 k bits: big-endian two's complement with the first k bits inverted.
 (``tensorflow/core/lib/strings/ordered_code.cc``, ``core/util/saved_tensor_slice_util.cc``)
 """
 

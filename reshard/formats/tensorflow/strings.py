@@ -100,7 +100,7 @@ def _read_part(part: CarriedPart, what: str) -> Strings:
 
 
 def _lengths(stored: bytes, count: int, where: str) -> tuple[NDArray[np.int64], int]:
-    """So many varints, and the offset behind them."""
+    """The first ``count`` varints, and the offset behind them."""
     octets = np.frombuffer(stored, np.uint8)[: count * _MOST_LENGTH_BYTES]
     ends = np.flatnonzero(octets < 0x80)[:count]
     if len(ends) < count:

@@ -165,7 +165,7 @@ def open_archive(read: _ReadBytes, nbytes: int, where: str, most: Most = OF_ITEM
 
 
 def _directory(read: _ReadBytes, nbytes: int, where: str, most: Most) -> tuple[int, int, int]:
-    """Offset and size of the central directory, and how many records it lists."""
+    """Offset and size of the central directory, and the number of its records."""
     end_at = nbytes - END.size
     magic, *_, count, size, start, comment = END.unpack(read(end_at, END.size))
     if magic != END_MAGIC or comment:

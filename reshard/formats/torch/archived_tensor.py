@@ -72,7 +72,7 @@ def is_tensor(node: Any) -> TypeGuard[Built]:
 def archived_tensor(node: Built, where: str) -> ArchivedTensor:
     """The tensor that a pickle describes.
 
-    Raises CorruptError for a contradiction, FormatError for what is not read: the bits of another number (conj, neg), a dtype.
+    Raises CorruptError for a contradiction, FormatError for a dtype that is not read, and for the bits of another number (conj, neg).
     """
     arguments, is_v3 = node.arguments, node.name == REBUILD_V3
     fixed = 7 if is_v3 else 6
@@ -156,7 +156,7 @@ def _typed(storage: str, where: str) -> str:
 def _order(
     shape: tuple[int, ...], stride: tuple[int, ...], where: str
 ) -> tuple[tuple[int, ...], bool]:
-    """The axes as they are stored, and whether elements leave gaps or are used again.
+    """The axes as they are stored, and True if elements leave gaps or are used again.
 
     Axes of one element have no place, whatever their stride.
     """

@@ -8,7 +8,7 @@
     archive/data/0      the elements of a tensor, at a multiple of 64 in the archive
 
 The CRC-32 of the elements is not known before they are stored, so that it follows them (flag 8, as torch itself writes it) and is in
-the central directory. The rest of an archive depends on nothing else than its pickle and how many bytes of elements it has.
+the central directory. The rest of an archive depends only on its pickle and the number of bytes of its elements.
 (PKWARE's APPNOTE.TXT, 4.3; ``caffe2/serialize/inline_container.cc``)
 """
 

@@ -60,7 +60,7 @@ class TensorItem(Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Of the whole archive."""
+        """The size of the whole archive."""
         return self.elements_end - self.at + len(self.tail(0))
 
 

@@ -108,7 +108,7 @@ def _check(
 
 
 class _Metadata(RawIOBase):
-    """A file object that keeps what is written until ``ends_at`` is called, and behind that only the size."""
+    """A file object that keeps the bytes written until ``ends_at`` is called, and behind that only the size."""
 
     def __init__(self) -> None:
         self.nbytes = 0

@@ -35,7 +35,7 @@ def table_bytes(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 class _Block:
-    """Entries of which each has only the part of its key that the one before does not have."""
+    """Entries; each has only the part of its key that the one before does not have."""
 
     def __init__(self, restart: int) -> None:
         self.last = b""
