@@ -61,7 +61,7 @@ def _refuse_other_name(path: str, to: str | None) -> None:
 def named_options(
     path: str, to: str | None, options: Mapping[str, Any]
 ) -> tuple[str | None, Mapping[str, Any]]:
-    """The format that is asked for or that the target's name implies, and the options of all formats, which the name may change.
+    """The format that is asked for, or that the target's name implies, and the options of all formats; the name may change them.
 
     Args:
         path: "" where options are checked before a target is named.

@@ -69,7 +69,7 @@ def entries_of(root: Location, entries: Entries) -> Entries:
 
 
 def readable(entries: Entries) -> Entries:
-    """The entries, in which a tensor that only Megatron can put together is a value that is not read, whatever lies beside it."""
+    """The entries; a tensor that only Megatron can put together becomes an unread value, whatever lies beside it."""
     found: dict[str, TensorEntry | ValueEntry] = {}
     for name, entry in entries.entries.items():
         kind = _unread_kind(name, entries)

@@ -1,4 +1,4 @@
-"""The id of a version of the weights, by which a delta names the version that it makes and the one that it changes.
+"""The id of a version of the weights. A delta has two: of the version that it changes, and of its result.
 
 miles, slime and SGLang count versions, and name their folders ``weight_v000007``. ModelExpress takes any text, and the folder has its name. A number
 is one id, however many zeros it begins with.

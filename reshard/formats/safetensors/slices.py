@@ -81,7 +81,7 @@ def cut_tensors(headers: Sequence[FileHeader]) -> list[CutTensor]:
     """The tensors of files that belong together, in the order of their first pieces.
 
     Raises CorruptError, naming tensor and files, for a tensor that is whole in two files, for pieces that leave a hole
-    or overlap, for files that lack one of their number, and for files of different checkpoints.
+    or overlap, for a missing file, and for files of different checkpoints.
     """
     files = [_recorded(header) for header in headers]
     _check_all_there(files)

@@ -162,7 +162,7 @@ def _key(key: Any) -> str:
 
 
 def _in_object(place: _Place, value: Any) -> _Found:
-    """The parts of a container or an object that may have tensors."""
+    """What may have tensors in a container or an object."""
 
     def inside(key: str, kind: _Kind = "value") -> _Place:
         return _Place(place.path, (place.below, key), kind)
