@@ -1,9 +1,9 @@
 """The records of a checkpoint that is read, and of one that is written.
 
-Opening gives a ``Reader``: facts, and the ``Chunks`` that say where each encoded chunk is stored. A target is a ``Form`` (the
+Opening gives a ``Reader``: facts, and the ``Chunks`` that locate each encoded chunk. A target is a ``Form`` (the
 options of its format) and a ``TargetTensor`` for each tensor, in a ``TargetCheckpoint``.
 
-``Made`` is the source and the rules of which reshard made a checkpoint, as slices.json records them. The rules are recorded as
+``Made`` is the source and the rules of a checkpoint that reshard made, as slices.json records them. The rules are recorded as
 written, for people to read. Their result is recorded too, tensor by tensor, so that no program applies patterns from a file: a
 hostile pattern might never end.
 """
@@ -34,12 +34,12 @@ from reshard.layout.partitioners import div_cuts
 from reshard.layout.tensor_spec import TensorSpec
 
 RecordUse = Literal["checked", "unchecked", "ignored"]
-"""How opening uses a checkpoint's slices.json: refuse contradictions, use the parts that fit, or use only whether
+"""The use of a checkpoint's slices.json on opening: refuse contradictions, use the parts that fit, or use only whether
 names begin with items."""
 
 
 class Chunks(Protocol):
-    """Where the chunks of an open checkpoint are stored. Every method is safe from any thread.
+    """The places of the chunks of an open checkpoint. Every method is safe from any thread.
 
     A format implements ``locate``; a class that inherits from this one has the others, for a format that stores each chunk
     once and always.
@@ -57,19 +57,19 @@ class Chunks(Protocol):
     def copies(self, name: str) -> Sequence[tuple[Extent, ...]]:  # noqa: ARG002  of the interface
         """Ranges of files that hold the same slice of a tensor, a tuple for each slice that is stored several times.
 
-        ``locate`` gives the first of them; only what checks a checkpoint reads the others.
+        ``locate`` gives the first of them; only checks of a checkpoint read the others.
         """
         return ()
 
     def recorded_ranges(self, name: str) -> Sequence[RecordedRange]:  # noqa: ARG002  of the interface
         """Ranges of files that hold the elements of a tensor, whose CRCs the format recorded; none where it records none.
 
-        What checks a checkpoint reads those of a tensor without ``crcs``, and those of a damaged one, to tell which file it is in.
+        Checks read those of a tensor without ``crcs``, and those of a damaged tensor, to find the damaged file.
         """
         return ()
 
     def lacking(self, names: Iterable[str]) -> dict[str, Stored]:  # noqa: ARG002  of the interface
-        """Of these tensors those of which chunks are not stored: from a listing or an index, without a look-up of each chunk."""
+        """The tensors, among these, with chunks that are not stored: from a listing or an index, without a look-up of each chunk."""
         return {}
 
     def with_missing(self, reader: Reader, may_be_missing: bool) -> Reader:  # noqa: ARG002  of the interface
@@ -77,9 +77,9 @@ class Chunks(Protocol):
         return reader
 
     def chunk_test(self) -> Callable[[str], bool] | None:
-        """Tells whether a file is a chunk, by its path below the checkpoint; None if that is not known.
+        """A test that tells chunks from other files, by the path below the checkpoint; None if that is not known.
 
-        A file that is none, and that the record does not name, is damage.
+        A file that is no chunk, and that the record does not name, is damage.
         """
         return None
 
@@ -97,20 +97,20 @@ class WeightsVersion(Struct, frozen=True):
 
 
 class Reader(Struct, frozen=True, eq=False):
-    """An open checkpoint: what its metadata says. Opening reads no tensor bytes.
+    """An open checkpoint: the content of its metadata. Opening reads no tensor bytes.
 
     Attributes:
-        uri: where it was opened, as the user named it.
+        uri: its place, as the user named it.
         format: the format's name, such as ``"orbax"``.
         tensors: by name, in the tree's order.
         leaves: every leaf, tensors among them, in the tree's order.
-        chunks: where the tensors' bytes are.
+        chunks: the places of the tensors' bytes.
         metadata_bytes: estimate of the memory that the open checkpoint keeps.
         conversion: the conversion that made all of it, as its record says; "" if none did.
-        made: from which source and by which rules it was made, as its record says; None if that is not recorded.
-        warnings: what a person should know of how it was opened, one sentence each.
-        takes_record: whether ``reshard fingerprint`` can record digests in it.
-        version: which version of the weights deltas make of it; None without deltas.
+        made: its source and its rules, as its record says; None if they are not recorded.
+        warnings: notes for a person about how it was opened, one sentence each.
+        takes_record: True if ``reshard fingerprint`` can record digests in it.
+        version: the version of the weights that its deltas make; None without deltas.
         metadata: the texts beside the tensors.
     """
 
@@ -146,11 +146,11 @@ class TargetTensor(Struct, frozen=True):
 
     Attributes:
         leaf: its place in the target tree, with the source's metadata of it.
-        chunk padding: ``spec.chunk_shape`` is never None for formats that pad.
-        partition: how it is split beyond mesh axes (``{"strategy": "fixed_shards", ...}``), if at all.
+        spec: its name, shape and dtype; ``chunk_shape`` is never None for formats that pad.
+        partition: its split beyond mesh axes (``{"strategy": "fixed_shards", ...}``), if any.
         slices: the slices of the shards where neither the layout nor an even partition gives them: a grid, or loose
             boxes.
-        copies: in how many places each of its chunks is stored.
+        copies: the number of places in which each of its chunks is stored.
         packed: its slices, if the chunks of each follow one another in a file that they share, row-major; None where each chunk
             has a file of its own, or none.
     """
@@ -197,7 +197,7 @@ class Form(Struct, frozen=True):
 
     @property
     def is_database(self) -> bool:
-        """Whether chunks are put into a database, so that they have no places in files."""
+        """True if chunks are put into a database, so that they have no places in files."""
         return False
 
     def container(self, container: Container) -> Container:
@@ -240,7 +240,7 @@ class Origin(Struct, frozen=True):
 
     Attributes:
         dtype: the source's dtype, if the tensor was cast; None if every bit was kept.
-        saturate: whether that cast clipped values to the largest finite one.
+        saturate: True if that cast clipped values to the largest finite one.
     """
 
     name: str

@@ -21,7 +21,7 @@ class CheckpointPath(Struct, frozen=True):
         root: its location. One listing of a bucket answers every later lookup of this call (``Store.remembered``). The
             location sees no change after that, so it is not kept for the next call.
         before: the requests to buckets that this process had made before it.
-        unlisted: what to do with tensors and files that no index lists.
+        unlisted: the treatment of tensors and files that no index lists.
         deltas: the folders of deltas over it (``formats/delta``), in any order.
     """
 

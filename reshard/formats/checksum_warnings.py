@@ -17,8 +17,8 @@ class Unprotected(Struct, frozen=True):
     """The tensors of a checkpoint that no checksum protects.
 
     Attributes:
-        is_all: whether these are all of its tensors.
-        takes_record: whether ``reshard fingerprint`` can record their digests.
+        is_all: True if these are all of its tensors.
+        takes_record: True if ``reshard fingerprint`` can record their digests.
     """
 
     uri: str

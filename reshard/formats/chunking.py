@@ -1,4 +1,4 @@
-"""Which chunks a target is stored in: its shards, merged when tiny, subdivided when huge."""
+"""The chunks of a target: its shards, merged when tiny, subdivided when huge."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def serving_chunk(
     merge_below: int | None = None,
     split_above: int = SPLIT_ABOVE_BYTES,
 ) -> tuple[int, ...]:
-    """Shape of chunks of which every box of every grid is a whole number.
+    """Shape of chunks such that every box of every grid is a whole number of them.
 
     If the boxes of a grid are themselves below ``tiny`` bytes, chunks are merged until they have ``tiny`` bytes (or
     ``merge_below``), and a device may read that much more than it needs. Raises PlanError, naming the tensor, if larger

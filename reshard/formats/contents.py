@@ -1,4 +1,4 @@
-"""What a checkpoint consists of: tensors and how their chunks are stored and encoded, leaves, items, and the container."""
+"""The parts of a checkpoint: tensors with the places and the encoding of their chunks, leaves, items, and the container."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RawPiece(Struct, frozen=True):
         path: the text of the file's location; see ``storage.location.open_file``.
         offset: of its first byte in the file.
         order: the tensor's axes from the one that is stored slowest to the fastest; () for row-major.
-        version: which content of the file is meant, where its store names contents; see ``FileStatus.version``.
+        version: identifies the content of the file, where its store names contents; see ``FileStatus.version``.
         strides: elements from one to the next along each axis, where they leave gaps or are used again, as in a view that torch saved;
             () where they follow one another in that order.
     """
@@ -53,10 +53,10 @@ LayerKind = Literal["xor", "overwrite", "same"]
 
 
 class Layer(Struct, frozen=True):
-    """What one delta makes of the bytes of a chunk that is all of its tensor; the layout is that of ``formats/delta/index.py``.
+    """The change of one delta to the bytes of a chunk that is a whole tensor; the layout is that of ``formats/delta/index.py``.
 
     Attributes:
-        kind: how the payload changes the bytes; ``"same"`` for a tensor that the delta does not touch, whose bytes are only checked.
+        kind: the way in which the payload changes the bytes; ``"same"`` for a tensor that the delta does not touch, whose bytes are only checked.
         version: of the delta, for messages.
         checksum: the kind of ``digest``, by the name that the delta gives it.
         digest: of all bytes of the tensor with this layer, hex digits.
@@ -81,8 +81,8 @@ class Extent(Struct, frozen=True):
         inline: the bytes themselves, where an index contains small values; then ``path`` is the file of the index.
         pieces: those that the chunk is gathered from; then ``path`` and ``offset`` are of the first, and ``length``
             counts the chunk's elements.
-        version: which content of the file is meant, where its store names contents; see ``FileStatus.version``.
-        layers: what deltas change in the bytes, the oldest first.
+        version: identifies the content of the file, where its store names contents; see ``FileStatus.version``.
+        layers: the changes of deltas to the bytes, the oldest first.
     """
 
     path: str
@@ -109,7 +109,7 @@ class RecordedRange(Struct, frozen=True):
 
 
 class Stored(Struct, frozen=True):
-    """How many chunks of a tensor there should be, and how many of them are not stored; a zarr 3 shard counts as one."""
+    """The number of chunks of a tensor, and of those that are not stored; a zarr 3 shard counts as one."""
 
     missing: int
     chunks: int
@@ -119,13 +119,13 @@ class StoredTensor(Struct, frozen=True):
     """A tensor of a checkpoint as a Reader sees it.
 
     Attributes:
-        encoding: how each of its chunks is stored.
+        encoding: the stored form of each of its chunks.
         fill: bytes of the element that fills a chunk which is not stored (``spec.itemsize`` long).
-        may_be_missing: whether a chunk that is not stored means ``fill``; else it is corruption.
+        may_be_missing: True if a chunk that is not stored means ``fill``; else it is corruption.
         digest: CRC-64/NVME of the full row-major bytes where the checkpoint recorded it, 16 hex digits.
-        crcs: the CRCs of what it is stored in, where the format records them and they are of its elements alone.
-        is_key: whether this is the data of a PRNG key, which may be moved but never cast.
-        partition: how it was split beyond mesh axes where the checkpoint recorded it
+        crcs: the CRCs of its stored pieces, where the format records them and they cover its elements alone.
+        is_key: True if this is the data of a PRNG key, which may be moved but never cast.
+        partition: its split beyond mesh axes, where the checkpoint recorded it
             (``{"strategy": "mod", "axis": 0, "shards": 4}``); stored in logical order all the same.
     """
 
@@ -149,7 +149,7 @@ class CarriedPart(Struct, frozen=True):
     """Bytes of a value that is not read.
 
     Attributes:
-        box: the elements that they are, of an array.
+        box: the elements of an array that they hold.
         crc: their checksum, where the format records one.
     """
 
@@ -191,12 +191,12 @@ class Leaf(Struct, frozen=True):
     Attributes:
         name: the keys of ``path`` joined with ``/``, below ``item/`` where the container has ``naming_items``.
         item: name of the item that holds it; "" for a checkpoint that is one tree.
-        tensor: whether it has a tensor (of the same name); else it is a string, None, an empty
+        tensor: True if it has a tensor (of the same name); else it is a string, None, an empty
             container, or another value that is copied unchanged.
         meta: the format's metadata of the leaf, which is written unchanged where the target
             has the same format (Orbax: ``value_metadata``, ``ext_metadata``, a string's text, ``sharding`` and
             ``memory_kind`` where the layout does not say everything about its placement). A value that is not read
-            has ``object``, what it is, and ``digest``, a text that is the same for the same content; and ``carried`` where a target
+            has ``object``, its kind in words, and ``digest``, a text that is the same for the same content; and ``carried`` where a target
             of the same format takes it.
     """
 
@@ -214,12 +214,12 @@ class Leaf(Struct, frozen=True):
 
     @property
     def is_object(self) -> bool:
-        """Whether it is a value that is not read, since only the program that wrote it can."""
+        """True for a value that is not read: only the program that wrote it can read it."""
         return "object" in self.meta
 
     @property
     def carried(self) -> Carried | None:
-        """Where a value that is not read is stored, if a target of the same format takes it."""
+        """The place of a value that is not read, if a target of the same format takes it."""
         found = self.meta.get("carried")
         return found if isinstance(found, Carried) else None
 
@@ -231,7 +231,7 @@ class Leaf(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """What a leaf that is no tensor is, in words."""
+        """The kind of a leaf that is no tensor, in words."""
         if self.text is not None:
             return "a string"
         if self.is_object:
@@ -247,7 +247,7 @@ class Item(Struct, frozen=True):
     Attributes:
         name: "" for a checkpoint that is one tree without a container.
         directory: its folder below the checkpoint ("" for the checkpoint itself).
-        handler: the format's own name for how it is read (Orbax's handler type string).
+        handler: the format's own name of its reader (Orbax's handler type string).
         meta: the format's metadata of the whole tree (Orbax: custom_metadata).
     """
 
@@ -265,9 +265,9 @@ class Container(Struct, frozen=True):
     """The container of the items, from which a target of the same format gets the same form.
 
     Attributes:
-        style: Orbax's "v0" (single item or step folder) or "v1"; None in other formats, of which Orbax makes v0.
+        style: Orbax's "v0" (single item or step folder) or "v1"; None in other formats, from which Orbax targets get v0.
         meta: the container's own metadata, which is written unchanged.
-        item_names: whether names begin with their item even for a single tree, such as a part of a checkpoint of
+        item_names: True if names begin with their item even for a single tree, such as a part of a checkpoint of
             several trees.
     """
 

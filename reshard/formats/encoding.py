@@ -1,4 +1,4 @@
-"""How the bytes of a chunk are stored, as a record and as words."""
+"""The stored form of a chunk's bytes, as a record and as words."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from msgspec import Struct
 from reshard.errors import PlanError
 
 Gathered = Literal["no", "in ranges", "at once"]
-"""Whether a chunk is gathered from raw pieces: no; yes, and any range of it can be read alone; yes, and all of it is
+"""The ways to gather a chunk from raw pieces: not at all; yes, and any range of it can be read alone; yes, and all of it is
 read at once, because pieces have another order of axes."""
 
 Compressor = Literal["none", "zstd", "blosc", "gzip", "zlib", "tensorstore", "delta"]
 
 
 class Encoding(Struct, frozen=True):
-    """How a chunk's bytes are stored: little-endian elements, row-major but for ``axis_order``, compressed, then checked.
+    """The stored form of a chunk's bytes: little-endian elements, row-major but for ``axis_order``, compressed, then checked.
 
     Attributes:
         compressor: the compression of the element bytes; ``"tensorstore"`` means any codec chain that only
             TensorStore decodes, given by ``spec``.
         level: the compressor's level, where it has one.
-        checksum: whether a CRC32C of the (compressed) bytes follows them, 4 bytes little-endian.
+        checksum: True if a CRC32C of the (compressed) bytes follows them, 4 bytes little-endian.
         spec: for ``"tensorstore"`` the JSON of a TensorStore spec of an array of one such chunk;
             for ``"blosc"`` the JSON of its parameters (cname, shuffle, blocksize); for ``"delta"``, raw bytes with
-            ``Extent.layers``, how many zstd frames are decoded side by side; else "".
-        gathered: whether chunks are made of raw pieces; then nothing is compressed or checked.
+            ``Extent.layers``, the number of zstd frames that are decoded side by side; else "".
+        gathered: the way in which chunks are made of raw pieces, if they are; then nothing is compressed or checked.
         read_ahead_bytes: memory in which a stream over a chunk reads ahead, where requests take long; 0 where short
             reads are cheap.
         axis_order: the axes as the chunk stores them, slowest first, where that is not row-major; else (). One more than the tensor has
@@ -44,7 +44,7 @@ class Encoding(Struct, frozen=True):
 
     @property
     def is_bare(self) -> bool:
-        """Whether a chunk is its elements' bytes and nothing else, so that nothing in it shows damage."""
+        """True if a chunk is its elements' bytes and nothing else, so that nothing in it shows damage."""
         return self.compressor == "none" and not self.checksum
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Place(Struct, frozen=True):
-    """Where an encoded target chunk is stored: in a file of its own, or in a part of a file that it shares.
+    """The place of an encoded target chunk: a file of its own, or a part of a file that it shares.
 
     Attributes:
         file: path below the target's root.
@@ -41,7 +41,7 @@ class Place(Struct, frozen=True):
 
 
 class ChunkChecksum(Struct, frozen=True):
-    """What was stored as a chunk of a target, at each of its places.
+    """The size and the checksum of a stored chunk of a target, the same at each of its places.
 
     Attributes:
         name: of the tensor.
@@ -106,7 +106,7 @@ class SharedFile(Struct, frozen=True):
     Attributes:
         head: its first bytes.
         nbytes: of the whole file.
-        inserts: what is between chunks or behind them, by offset.
+        inserts: the bytes between chunks or behind them, by offset.
         crc: of the chunks, as inserts ask for it. CRC32C is known of every chunk; another is taken from the file once it is there.
     """
 
@@ -122,7 +122,7 @@ class SharedFile(Struct, frozen=True):
 
 
 Finish = Callable[[Location, Mapping[str, str], Iterable[ChunkChecksum]], Mapping[str, bytes]]
-"""Writes what depends on all of the data: root, digests of tensors by name, and checksums of chunks.
+"""Writes the files that depend on all of the data: root, digests of tensors by name, and checksums of chunks.
 
 The checksums are of each chunk once, in any order. They are read from the journal, each time anew: a format that does not ask pays
 nothing. A save has no journal, and gives none.
@@ -148,7 +148,7 @@ class FileMap(Struct, frozen=True, kw_only=True):
         folders: the folders that chunks and literals are in, parents first, for stores that have folders.
         literals: files that are known before the data.
         shared: the names of the files that chunks share.
-        shared_file: such a file.
+        shared_file: gives a shared file by its name.
         copy: copies files that are taken from elsewhere as they are; it may be called again.
         database: stores chunks that have no places.
     """
@@ -164,5 +164,5 @@ class FileMap(Struct, frozen=True, kw_only=True):
     database: Databases | None = None
 
     def keeps(self, file: str) -> bool:
-        """Whether a file that an earlier run left may hold chunks of several tasks, so that it stays when a run resumes."""
+        """True if a file that an earlier run left may hold chunks of several tasks, so that it stays when a run resumes."""
         return file in self.shared or (self.database is not None and self.database.owns(file))

@@ -1,6 +1,6 @@
 """Formats that are not read, each with the way from there to one that is; recognised by names and first bytes.
 
-That is asked only when no reader wants what is there. A way names calls that exist: transformers 5.23, torch 2.13,
+They are tried only if no reader recognises a location. A way names calls that exist: transformers 5.23, torch 2.13,
 TensorFlow 2.21, Flax 0.12, T5X and Levanter as of 2026.
 """
 
@@ -23,7 +23,7 @@ _PAGE = (b"<!doctype html", b"<html", b"<?xml")
 
 
 def refuse_stand_in(start: bytes, file: str) -> None:
-    """Raises FormatError where a file that begins with ``start`` is none of a checkpoint, but stands in for one.
+    """Raises FormatError if a file that begins with ``start`` only stands in for a file of a checkpoint.
 
     ``file`` names it in the message.
     """
@@ -44,8 +44,8 @@ class Foreign(Struct, frozen=True):
     """A format that is not read.
 
     Attributes:
-        name: what it is, as in "it is …".
-        way: what turns it into something that is read.
+        name: its kind, as in "it is …".
+        way: the calls that turn it into a checkpoint that is read.
     """
 
     name: str
@@ -172,7 +172,7 @@ _MOST_LISTED = 16
 
 
 def foreign_text(root: Location) -> str:
-    """What is at a location instead of a checkpoint that is read, and the way from there; "" for what is not recognised.
+    """The kind of an unreadable checkpoint at a location, and the way from there; "" if nothing is recognised.
 
     Raises StorageError where it cannot be looked at.
     """
@@ -216,14 +216,14 @@ def _of_folder(folder: Location) -> Foreign | None:
 
 
 def _of_arrays(folder: Location, names: Collection[str]) -> Foreign | None:
-    """Of a tree of zarr arrays, with Levanter's own file at its top or without."""
+    """The format of a tree of zarr arrays, with Levanter's own file at its top or without."""
     if not any(_ZARR_NAMES & set(listed) for listed in _listings(folder)):
         return None
     return LEVANTER if "metadata.json" in names else ZARR
 
 
 def _has_ranks(run: Location, names: Iterable[str]) -> bool:
-    """Whether the steps of a run of Megatron are in its format ``torch``: a step of ``torch_dist`` has no folders of ranks."""
+    """True if the steps of a run of Megatron are in its format ``torch``: a step of ``torch_dist`` has no folders of ranks."""
     step = next((name for name in names if re.fullmatch(r"iter_\d+", name)), None)
     return step is not None and _has(
         [entry.name for entry in (run / step).entries()], _RANK_OF_MEGATRON
@@ -235,7 +235,7 @@ def _has(names: Iterable[str], pattern: str) -> bool:
 
 
 def _of_checkpoint_file(file: Location) -> Foreign | None:
-    """Of a file that T5X and Orbax before 0.4.2 each write into a folder, as TensorFlow does."""
+    """The format of a file that T5X and Orbax before 0.4.2 each write into a folder, as TensorFlow does."""
     start, end = _ends(file)
     if not _MAP_OF_TEXT.match(start):
         return None

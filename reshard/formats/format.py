@@ -1,4 +1,4 @@
-"""Format: what the registry knows of a checkpoint format.
+"""Format: the entry of a checkpoint format in the registry.
 
 A format recognises and opens checkpoints, and plans the files of a target; it moves no tensor bytes, and knows no plan of a
 conversion.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class OneFile(Struct, frozen=True):
-    """How the name of a target says that it is a single file.
+    """The names of targets that are single files.
 
     Attributes:
         ending: of such a name.
@@ -40,25 +40,25 @@ class OneFile(Struct, frozen=True):
 
 
 class About(Struct, frozen=True, kw_only=True):
-    """What is known of a format without any checkpoint.
+    """The facts about a format that need no checkpoint.
 
     Attributes:
-        name: which its readers and forms have too.
+        name: the same as that of its readers and forms.
         title: the name in sentences, such as ``"Orbax"``.
         marks: the files by which its checkpoints are recognised, for messages.
         leaf_bytes: memory that opening a checkpoint takes for each leaf, an overestimate.
-        options: those of a target's options that the format has.
-        tensors_only: whether its checkpoints have no place for strings, None and empty containers, so that a target with any
+        options: the options of a target of this format.
+        tensors_only: True if its checkpoints have no place for strings, None and empty containers, so that a target with any
             is refused.
-        holds_texts: whether they have a place for strings all the same.
-        mixes_values: whether its checkpoints have a model and the values of its training in one, so that a target without a place for
+        holds_texts: True if they have a place for strings all the same.
+        mixes_values: True if its checkpoints have a model and the values of its training in one, so that a target without a place for
             these leaves them out with a warning.
-        holds_keys: whether they can say that a tensor is a PRNG key of JAX.
-        one_file: how a target's name says that it is a file of this format; None if none does.
-        is_written: whether targets can have it; no for a format that is only read.
-        by_prefix: whether its checkpoints are named by what the names of their files begin with, which nothing has as its name.
-        is_flat: whether a folder's checkpoint is files right in it, which may also lie beside folders of other checkpoints.
-        written_as: the name of the format that a target gets by default, where one is meant though this one is only read; "" else.
+        holds_keys: True if they can say that a tensor is a PRNG key of JAX.
+        one_file: the names of targets that are single files of this format; None if none are.
+        is_written: True if targets can have it; False for a format that is only read.
+        by_prefix: True if a checkpoint is named by the prefix of its files' names, which no file has as its whole name.
+        is_flat: True if a folder's checkpoint is files right in it, which may also lie beside folders of other checkpoints.
+        written_as: the default output format of a format that is only read; "" for none.
     """
 
     name: str
@@ -82,13 +82,13 @@ def _yes(_: Location) -> bool:
 
 
 class Recognised(Struct, frozen=True, kw_only=True):
-    """A checkpoint that has the marks of a format. What follows from other files is looked up when it is asked.
+    """A checkpoint that has the marks of a format. Facts that need other files are looked up on request.
 
     Attributes:
-        count_leaves: about how many leaves it has, without opening it; 0 where it cannot be read.
-        is_ours: whether it may be replaced by a target: nothing is lost but a checkpoint.
-        is_finished: whether no mark says that it was not committed.
-        is_no_run: whether it is certainly one checkpoint, and not the folder of a training run.
+        count_leaves: estimates the number of leaves without opening it; 0 if it cannot be read.
+        is_ours: tells if a target may replace it: nothing is lost but a checkpoint.
+        is_finished: tells if no mark says that it was not committed.
+        is_no_run: tells if it is certainly one checkpoint, and not the folder of a training run.
         items: its items; none in a format without items.
     """
 
@@ -120,7 +120,7 @@ class Format(Protocol):
         return None
 
     def may_be_file(self, name: str) -> bool:  # noqa: ARG002  of the interface
-        """Whether a file of that name may be a checkpoint by itself, which ``recognise`` then tells."""
+        """True if a file of that name may be a checkpoint by itself; ``recognise`` then decides."""
         return False
 
     def open(
@@ -133,11 +133,11 @@ class Format(Protocol):
         """Opens the checkpoint at a location that is viewed as one checkpoint.
 
         Args:
-            record: how its record is used.
+            record: the use of its record.
             uri: the text by which the user named it.
-            unlisted: what to do with tensors and files that no index lists.
+            unlisted: the treatment of tensors and files that no index lists.
 
-        Raises CorruptError for damage, FormatError for what is not supported.
+        Raises CorruptError for damage, FormatError for an unsupported feature.
         """
         ...
 
@@ -166,7 +166,7 @@ class Format(Protocol):
         ...
 
     def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002  of the interface
-        """What a person should know about a target, one sentence each; PlanError for options that its tensors contradict."""
+        """Notes for a person about a target, one sentence each; PlanError for options that its tensors contradict."""
         return iter(())
 
     def plan(self, target: TargetCheckpoint) -> FileMap:
@@ -229,7 +229,7 @@ def refuse_surrogates(known: Format, target: TargetCheckpoint) -> None:
 def refuse_others(known: Format, target: TargetCheckpoint, source: Reader) -> None:
     """Raises FormatError, listing them, for strings, None, empty containers and PRNG keys, where the format holds tensors only.
 
-    No other format than the source's holds values that are not read, and it only those that are carried.
+    Only the source's own format holds values that are not read, and only those that are carried.
     """
     _refuse_objects(known, target)
     about = known.about
@@ -261,7 +261,7 @@ def _keys(about: About, target: TargetCheckpoint, source: Reader) -> Iterator[st
 
 
 def _is_carried(about: About, leaf: Leaf) -> bool:
-    """Whether a value that is not read goes into a target as it is."""
+    """True if a value that is not read goes into a target as it is."""
     return leaf.carried is not None and leaf.carried.format == about.name
 
 

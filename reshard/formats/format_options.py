@@ -1,4 +1,4 @@
-"""What the formats let a caller choose of their targets, and what a target's name says of its format."""
+"""The options of targets of all formats, and the format that a target's name implies."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _refuse_other_name(path: str, to: str | None) -> None:
 def named_options(
     path: str, to: str | None, options: Mapping[str, Any]
 ) -> tuple[str | None, Mapping[str, Any]]:
-    """The format that is asked for or that the target's name says, and the options of all formats, which it may change.
+    """The format that is asked for, or that the target's name implies, and the options of all formats; the name may change them.
 
     Args:
         path: "" where options are checked before a target is named.

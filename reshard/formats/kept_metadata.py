@@ -19,7 +19,7 @@ OWN_KEY = "reshard."
 """Keys of headers that begin so are of this project's own records."""
 
 _OF_TORCH = frozenset({"DCP_VERSION", "DCP_SHARDING_INFO"})
-"""Keys of headers that say where slices belong, which a target says of its own."""
+"""Keys of headers with the places of slices; a target records its own."""
 
 _SIZE, _VERSION = "total_size", "version"
 """Members of an index that a target has of its own: it computes the first, and digits in the second number weights (``formats.delta``)."""
@@ -37,7 +37,7 @@ class KeptMetadata(Struct, frozen=True):
         header: of the headers of safetensors files; ``format`` only where it is not ``pt``.
         index: JSON of the members of ``metadata`` of an index.
         custom: JSON of the ``custom_metadata`` of Orbax, of the ``checkpoint`` and of its ``tree``.
-        left_out: what no target gets, one sentence each.
+        left_out: the texts that no target gets, one sentence each.
     """
 
     header: Mapping[str, str] = field(default_factory=dict)
@@ -53,12 +53,12 @@ class KeptMetadata(Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Of all texts as JSON."""
+        """The size of all texts as JSON."""
         return len(json.dumps(self.parts)) if self.parts else 0
 
     @property
     def header_entries(self) -> dict[str, str]:
-        """What a header has beside this project's own keys."""
+        """The entries of a header beside this project's own keys."""
         return {_FORMAT: _USUAL, **self.header}
 
 
@@ -68,7 +68,7 @@ NO_METADATA = KeptMetadata()
 def metadata_of_files(
     headers: Sequence[Mapping[str, str]], index: Mapping[str, Any], recorded: KeptMetadata
 ) -> KeptMetadata:
-    """What the headers of all files of a checkpoint and ``metadata`` of its index say; what they have no place for is as it was recorded.
+    """The texts of the headers of all files and of ``metadata`` of the index; texts that have no place there come from the record.
 
     A key that files have with different texts is left out.
     """
@@ -154,7 +154,7 @@ def _shown(text: str | None) -> str:
 
 
 def _some(keys: Iterable[str]) -> str:
-    """The first of some keys, and how many more there are."""
+    """The first of some keys, and the number of the others, in words."""
     names = [repr(key[:80]) for key in keys]
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

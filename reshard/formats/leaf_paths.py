@@ -39,7 +39,7 @@ def renamed_leaves(
 
     Args:
         names: new names of the kept leaves, by old name.
-        items: the items, one of which a name must begin with; none where names do not include the item.
+        items: the items; a name must begin with one of them; none where names do not include the item.
     """
     leaves = list(leaves)
     moved = [renamed(leaf, names[leaf.name], items) for leaf in leaves if leaf.name in names]
@@ -159,7 +159,7 @@ Prefix = tuple[str, ...]
 
 
 def is_list(children: Iterable[PathKey]) -> bool:
-    """Whether these children make a list: positions 0 to n-1, each at most once.
+    """True if these children make a list: positions 0 to n-1, each at most once.
 
     >>> is_list([PathKey("1", True), PathKey("0", True)]), is_list([PathKey("0")])
     (True, False)

@@ -56,7 +56,7 @@ class GatheredChunks(Struct, frozen=True):
     Attributes:
         grid: of the chunks.
         encoding: of each of them.
-        parts: a grid of which each chunk is within one part.
+        parts: a grid; each chunk is within one part of it.
         pieces: those within each part.
     """
 
@@ -95,7 +95,7 @@ class GatheredChunks(Struct, frozen=True):
 def gathered_chunks(
     shape: tuple[int, ...], itemsize: int, pieces: Sequence[RawPiece]
 ) -> GatheredChunks:
-    """The chunks of a tensor whose ``pieces`` tile it (``check_tiling`` says whether they do); empty ones are ignored."""
+    """The chunks of a tensor whose ``pieces`` tile it (``check_tiling`` checks that); empty ones are ignored."""
     filled = [piece for piece in pieces if piece.box.size]
     if len(filled) <= 1 and not any(map(is_reordered, filled)):
         grid = _whole(shape)
@@ -122,7 +122,7 @@ def _whole(shape: tuple[int, ...]) -> Grid:
 
 
 def is_reordered(piece: RawPiece) -> bool:
-    """Whether its elements do not follow one another in row-major order."""
+    """True if its elements do not follow one another in row-major order."""
     if piece.strides:
         return True
     shape = piece.box.shape
@@ -131,7 +131,7 @@ def is_reordered(piece: RawPiece) -> bool:
 
 
 def contiguous_from(piece: RawPiece, box: Box) -> int | None:
-    """How many elements of the piece precede those of ``box``, if they follow one another there in row-major order."""
+    """The number of elements of the piece before those of ``box``; None unless these are contiguous in row-major order."""
     if is_reordered(piece):
         return None
     first, count = span(box.relative_to(piece.box.start), piece.box.shape)
@@ -196,7 +196,7 @@ def _joined_cuts(cuts: Cuts, rows: int) -> Cuts:
 def split_large(grid: Grid, most: int, order: Sequence[int]) -> Grid:
     """The grid with parts of more than ``most`` elements cut, along the first axis of ``order`` that allows it.
 
-    The parts before that axis are single rows, so that what a part holds of a row-major box (of axes in that order) is
+    The parts before that axis are single rows, so that the overlap of a part and a row-major box (of axes in that order) is
     contiguous. There are at most a few times MAX_SPLIT_PARTS more of them.
     """
     most = max(most, math.prod(grid.shape) // MAX_SPLIT_PARTS)

@@ -38,7 +38,7 @@ def read_as(reader: Reader, *asked: MissingChunks | None) -> Reader:
 def check_missing(
     reader: Reader, names: Iterable[str], asked: MissingChunks | None
 ) -> dict[str, Stored]:
-    """The tensors of which chunks are not stored.
+    """The tensors with chunks that are not stored.
 
     Args:
         reader: as it was opened.
@@ -57,7 +57,7 @@ def check_missing(
 
 
 def filled_chunks(reader: Reader | None) -> dict[str, Stored]:
-    """The tensors of which chunks are not stored and are read as fill values."""
+    """The tensors with chunks that are not stored and are read as fill values."""
     if reader is None:
         return {}
     names = [name for name, tensor in reader.tensors.items() if tensor.may_be_missing]
@@ -65,7 +65,7 @@ def filled_chunks(reader: Reader | None) -> dict[str, Stored]:
 
 
 def numbers(found: Mapping[str, Stored]) -> dict[str, int]:
-    """How many chunks of each tensor are not stored."""
+    """The number of chunks of each tensor that are not stored."""
     return {name: stored.missing for name, stored in found.items()}
 
 
@@ -84,7 +84,7 @@ def filled_warning(uri: str, what: str, missing: int) -> str:
 
 
 def not_stored(found: Mapping[str, Stored]) -> str:
-    """How many chunks are not stored, and of which tensors."""
+    """The number of chunks that are not stored, and their tensors, in words."""
     missing = sum(stored.missing for stored in found.values())
     some = ", ".join(
         f"{name!r} ({stored.missing:,} of {stored.chunks:,})"

@@ -1,4 +1,4 @@
-"""The index of a model in several files, as Hugging Face writes it: which file holds which tensor.
+"""The index of a model in several files, as Hugging Face writes it: the file of each tensor.
 
 ::
 
@@ -25,7 +25,7 @@ class ModelIndex(Struct, frozen=True):
     Attributes:
         digest: CRC-64/NVME of its bytes, 16 hex digits.
         weight_map: the file of each tensor.
-        metadata: what it says besides; nothing where that is no object.
+        metadata: the member of that name; empty where that is no object.
     """
 
     file: Location

@@ -1,7 +1,7 @@
-"""Quantized: the tensors of a checkpoint that hold codes, each with the tensors that say what the codes mean.
+"""Quantized: the tensors of a checkpoint that hold codes, each with the tensors that give the codes their meaning.
 
 A pair is found by the dtype of the codes, the names of both and their shapes, from metadata alone. A config beside the weights
-says how large blocks are where shapes leave it open: 5 scales for 576 rows may be blocks of 116 to 143 rows.
+gives the size of blocks where shapes leave it open: 5 scales for 576 rows may be blocks of 116 to 143 rows.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class QuantizedPair(Struct, frozen=True, gc=False):
 
     Attributes:
         name: of the codes.
-        scheme: the kind of the codes, and how many share a scale, in words.
+        scheme: the kind of the codes, and the number that share a scale, in words.
         companions: the names of the other tensors by role: "scale", "global_scale", "zero_point", "shape", "group_index",
-            "input_scale", "code", "state"; where several have one role, the others by how their names end.
+            "input_scale", "code", "state"; where several have one role, the others by the end of their names.
         grain: along each dimension of the codes, the elements that must stay together: a cut at a multiple parts no block.
-        stem: what all names begin with.
+        stem: the beginning of all names.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Quantized(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What inspect and plan say; "" where there is no pair."""
+        """The text in inspect and plan; "" where there is no pair."""
         kinds = Counter(pair.scheme for pair in self.pairs.values()).items()
         texts = [f"{kind}: {n:,} weight{'s' * (n > 1)} with scales" for kind, n in kinds]
         return f"{'; '.join(texts)}, {self.plain:,} as they are" if texts else ""
@@ -81,11 +81,11 @@ class _Scheme(Struct, frozen=True):
     """A way to name codes and companions.
 
     Attributes:
-        ending: of the names of codes; what is before it is the stem.
-        dtypes: the dtypes of codes, by how their names begin.
-        companions: roles by what follows the stem in the names of companions. One of role "scale" must be there.
+        ending: of the names of codes; the stem is before it.
+        dtypes: the prefixes of the dtypes of codes.
+        companions: roles by the endings of the names of companions, behind the stem. One of role "scale" must be there.
         title: in words; "" for one that follows from dtypes.
-        is_exact: whether every scale has equally many codes.
+        is_exact: True if every scale has equally many codes.
     """
 
     ending: str
@@ -138,7 +138,7 @@ SCHEMES = (
     # experts in one tensor
     _Scheme("", _LOW, {**_OF_WEIGHT, "_input_scale": "input_scale"}),
 )  # fmt: skip
-"""The ways in which programs name codes and what belongs to them, in the order in which they are tried."""
+"""The ways in which programs name codes and their companions, in the order in which they are tried."""
 
 _CODES = frozenset(d for d in (*DTYPES, *PACKED) if d.startswith((*_LOW, "int32")))
 _ONLY_CODES = frozenset(d for d in DTYPES if d.startswith("float8") and d != "float8_e8m0fnu")
@@ -222,7 +222,7 @@ def _pair_of(
 
 
 def _possible(names: Iterable[str]) -> list[_Scheme]:
-    """The schemes of which some name may be a scale, with the companions that some name may be: of 100,000 tensors most need one look."""
+    """The schemes with a possible scale among the names, each with its possible companions: most of 100,000 tensors need one look."""
     lasts = {name[max(name.rfind("."), name.rfind("/")) + 1 :] for name in names}
     text = "\n".join([*lasts, ""])
     found = []
@@ -238,7 +238,7 @@ def _possible(names: Iterable[str]) -> list[_Scheme]:
 
 
 def _companions(stem: str, scheme: _Scheme, specs: Mapping[str, TensorSpec]) -> dict[str, str]:
-    """The names of what belongs to codes, by role."""
+    """The names of the companions of codes, by role."""
     found: dict[str, str] = {}
     for ending, role in scheme.companions.items():
         if (name := stem + ending) in specs:
@@ -286,7 +286,7 @@ def _words(dtypes: tuple[str, str], title: str, tile: _Shape) -> str:
 
 
 def _tile(codes: _Shape, scale: _Shape, said: _Shape, is_exact: bool) -> _Shape | None:
-    """How many codes share a scale along each dimension, 0 for all of them; None where the shapes do not fit."""
+    """The number of codes that share a scale along each dimension, 0 for all of them; None where the shapes do not fit."""
     if len(scale) == len(codes):
         sizes = (0,) * (len(codes) - len(said)) + said[-len(codes) :] if codes else ()
         tile = tuple(_along(*sides, is_exact) for sides in zip(codes, scale, sizes, strict=True))
@@ -311,7 +311,7 @@ def _tile_of_list(codes: _Shape, scales: int) -> _Shape | None:
 
 
 def _along(codes: int, scales: int, said: int, is_exact: bool) -> int:
-    """How many codes share a scale along a dimension, 0 for all of them; -1 where the sizes do not fit."""
+    """The number of codes that share a scale along a dimension, 0 for all of them; -1 where the sizes do not fit."""
     if scales == codes or (codes and scales > codes and scales % codes == 0):
         return 1  # the element of a packed tensor may have several scales
     if scales < 1 or codes < 1 or scales > codes:
@@ -327,7 +327,7 @@ def _along(codes: int, scales: int, said: int, is_exact: bool) -> int:
 
 
 def _said(config: Config) -> _Shape:
-    """The rows and columns of a block that a config says; () where it says none, or what are none."""
+    """The rows and columns of a block in a config; () where it has none, or invalid ones."""
     found = config.get("weight_block_size")
     groups = config.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
@@ -353,7 +353,7 @@ def _blocks(tile: _Shape, factor: int) -> str:
 
 
 def _config(uri: str) -> Config | None:
-    """What the config beside a checkpoint says of quantisation; None where there is none, or none that can be read.
+    """The part about quantisation in the config beside a checkpoint; None where there is none, or none that can be read.
 
     It only helps: a copy of the tensors needs no config, and damage in it is no reason to refuse one.
     """

@@ -10,7 +10,7 @@ SIGNATURE_NAME = "identity.dsse.json"
 RECEIPT_NAME = "identity.receipt.json"
 SHA256_NAME = "sha256.json"
 PROBE_NAME = ".identity.probe"
-"""Written and removed at once, to see whether files can be written."""
+"""Written and removed at once, as a test that files can be written."""
 
 OF_IDENTITY = (IDENTITY_NAME, TREE_NAME, SIGNATURE_NAME, RECEIPT_NAME, SHA256_NAME)
 """The files of an identity, at the top of a checkpoint."""

@@ -40,7 +40,7 @@ from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
 
 FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, TORCH_DIST, DCP, KERAS, STATE_DICT, TENSORFLOW)
-"""In the order in which they are tried: what Megatron adds tells its checkpoints from others of torch."""
+"""In the order in which they are tried: Megatron's additions tell its checkpoints from others of torch."""
 
 
 LAYER_PRICE = 2500
@@ -64,7 +64,7 @@ class FoundCheckpoint(Struct, frozen=True):
     deltas: tuple[Location, ...] = ()
 
     def open(self, record: RecordUse = "checked") -> Reader:
-        """The open checkpoint; ``record`` says how to use its slices.json. Raises as ``open_reader``."""
+        """The open checkpoint; ``record``: the use of its slices.json. Raises as ``open_reader``."""
         base = self.format.open(self.root, record, self.uri, self.unlisted)
         if not self.deltas:
             return base
@@ -76,7 +76,7 @@ class FoundCheckpoint(Struct, frozen=True):
         return chain_reader(base, deltas, anchor_version(self.root, known))
 
     def price(self) -> tuple[int, int]:
-        """About how many leaves it has, and the bytes that they take once it is opened; 0 where it cannot be read."""
+        """An estimate of its leaves, and of the bytes that they take once it is opened; 0 where it cannot be read."""
         leaves = self.recognised.count_leaves(self.root)
         each = self.format.about.leaf_bytes + LAYER_PRICE * len(self.deltas)
         return leaves, leaves * each + self.root.traits.memory_bytes
@@ -86,8 +86,8 @@ def open_reader(source: CheckpointPath | str, record: RecordUse = "checked") -> 
     """Open a checkpoint with the reader of its format.
 
     Args:
-        source: a path or a URL, or what the call has looked at already.
-        record: how to use its slices.json.
+        source: a path or a URL, or a path that the call has looked at already.
+        record: the use of its slices.json.
 
     Raises:
         StorageError: nothing is there, or it cannot be read.
@@ -98,7 +98,7 @@ def open_reader(source: CheckpointPath | str, record: RecordUse = "checked") -> 
 
 
 def open_written(place: Location) -> Reader:
-    """Opens what a transaction has written but not published. Raises as ``open_reader``."""
+    """Opens a checkpoint that a transaction has written but not published. Raises as ``open_reader``."""
     uri, place = str(place), place.remembered()
     known, recognised = _recognise(uri, place)
     return FoundCheckpoint(uri, known, recognised, viewed(place, known)).open()
@@ -167,7 +167,7 @@ def _recognised(root: Location) -> tuple[Format, Recognised] | None:
 def files_of(root: Location, *, is_there: bool = False) -> tuple[Location, ...] | None:
     """The files that a prefix or an index stands for; None for another file, a folder, or nothing at all.
 
-    ``is_there``: whether it is known that something has that very name, so that it is no prefix.
+    ``is_there``: True if something is known to have that very name, so that it is no prefix.
     """
     for known in FORMATS:
         if is_there and known.about.by_prefix:
@@ -178,9 +178,9 @@ def files_of(root: Location, *, is_there: bool = False) -> tuple[Location, ...] 
 
 
 def single_files(folder: Location, *, is_named: bool = True) -> list[str]:
-    """The names of files right below a folder that may each be a checkpoint, in order; what is in them is not looked at.
+    """The names of files right below a folder that may each be a checkpoint, in order; their content is not looked at.
 
-    Links are left out, and so are files of a format of which the folder is a checkpoint as a whole, unless nothing names the folder itself
+    Links are left out. So are files of a format whose checkpoint is the whole folder, unless nothing names the folder itself
     (``is_named``).
     """
     names = [e.name for e in folder.entries() if not e.is_folder and not e.is_link]
@@ -193,17 +193,17 @@ def single_files(folder: Location, *, is_named: bool = True) -> list[str]:
 
 
 def is_there(root: Location) -> bool:
-    """Whether anything is there, or files whose names begin so and end as those of a checkpoint, finished or not."""
+    """True if anything is there, or files with that prefix and the endings of a checkpoint, finished or not."""
     return root.exists() or files_of(root) is not None or bool(prefix_text(root))
 
 
 def has_checkpoint(root: Location) -> bool:
-    """Whether a checkpoint of a known format is there, finished or not."""
+    """True if a checkpoint of a known format is there, finished or not."""
     return _recognised(root) is not None
 
 
 def is_written(root: Location) -> bool:
-    """Whether a checkpoint that a target may replace is there, finished or not."""
+    """True if a checkpoint that a target may replace is there, finished or not."""
     known = (known for known in FORMATS if not known.about.by_prefix)  # nothing replaces those
     found = (one.recognise(root) for one in known)
     return any(one is not None and one.is_ours(root) for one in found)
@@ -218,12 +218,12 @@ def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
 
 
 def holds_only_tensors(reader: Reader) -> bool:
-    """Whether its format has no place for strings, None and empty containers."""
+    """True if its format has no place for strings, None and empty containers."""
     return any(known.about.tensors_only for known in FORMATS if known.about.name == reader.format)
 
 
 def mixes_values(reader: Reader) -> bool:
-    """Whether its format has a model and the values of its training in one."""
+    """True if its format has a model and the values of its training in one."""
     return any(known.about.mixes_values for known in FORMATS if known.about.name == reader.format)
 
 
@@ -244,13 +244,13 @@ def plan_files(target: TargetCheckpoint) -> FileMap:
 
 
 def is_no_run(root: Location) -> bool:
-    """Whether it is certainly one checkpoint, and not the folder of a training run."""
+    """True if it is certainly one checkpoint, and not the folder of a training run."""
     found = (known.recognise(root) for known in FORMATS if _may_be(known, root))
     return any(one is not None and one.is_no_run(root) for one in found)
 
 
 def _may_be(known: Format, root: Location) -> bool:
-    """Whether a checkpoint of a format can be there: nothing has the name of a prefix."""
+    """True if a checkpoint of a format can be there: nothing has the name of a prefix."""
     return not (known.about.by_prefix and root.is_folder())
 
 
@@ -272,7 +272,7 @@ def committed_format(root: Location) -> str | None:
 
 
 def may_stand_above_others(name: str) -> bool:
-    """Whether checkpoints of this format are files right in a folder, so that folders in it may hold others."""
+    """True if checkpoints of this format are files right in a folder, so that folders in it may hold others."""
     return known_format(name).about.is_flat
 
 
@@ -343,7 +343,7 @@ def _nearest(uri: str, root: Location) -> str:
 
 
 def _hint(uri: str, root: Location) -> str:
-    """What the folder is instead, and which path to give."""
+    """The kind of the folder, and the path to give instead, in words."""
     if not root.is_folder():
         found = (
             prefix_text(root)

@@ -1,4 +1,4 @@
-"""The slices of a tensor that lie contiguously in shared files: which they are, and where its chunks are."""
+"""The slices of a tensor that lie contiguously in shared files, and the places of its chunks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def in_shared_files(tensor: TargetTensor, source: StoredTensor, slices: Grid) ->
 
 
 def refuse_dtype(tensor: TargetTensor, known: Collection[str], whose: str) -> None:
-    """Raises PlanError for a dtype that is none of ``known``; ``whose``: as in "which … do not have"."""
+    """Raises PlanError unless the dtype is in ``known``; ``whose`` names the format, as in "which … do not have"."""
     spec = tensor.spec
     if spec.dtype not in known:
         raise PlanError(
@@ -69,7 +69,7 @@ def refuse_dtype(tensor: TargetTensor, known: Collection[str], whose: str) -> No
 def kept_shards(tensor: TargetTensor, source: StoredTensor) -> Grid:
     """The slices of the shards of a tensor, whole for one without elements, or with shards that are no grid.
 
-    Where nothing says what shards it has, they are those of the source.
+    Where nothing else tells the shards, they are those of the source.
     """
     shards, spec = tensor.shards, tensor.spec
     if not isinstance(shards, Grid) or not spec.nbytes:

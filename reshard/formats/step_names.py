@@ -1,4 +1,4 @@
-"""The names of the folders of a training run, each of which is a step."""
+"""The names of the step folders of a training run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class StepName(Struct, frozen=True, order=True):
     """The name of a folder that may be a step, or of files as TensorFlow names them.
 
     Attributes:
-        prefix: what is before the number; "" for a number alone.
-        is_folder: False where it is no folder, but what the names of files begin with.
+        prefix: the text before the number; "" for a number alone.
+        is_folder: False for the prefix of files' names.
     """
 
     prefix: str
@@ -32,7 +32,7 @@ class StepName(Struct, frozen=True, order=True):
 
     @property
     def is_usual(self) -> bool:
-        """Whether it can only be a step."""
+        """True if it can only be a step."""
         return not self.prefix or _USUAL_PREFIX.fullmatch(self.prefix) is not None
 
 
@@ -53,6 +53,6 @@ def step_name(name: str) -> StepName | None:
 
 
 def is_step_name(name: str) -> bool:
-    """Whether a folder of that name can only be a step."""
+    """True if a folder of that name can only be a step."""
     found = step_name(name)
     return found is not None and found.is_usual

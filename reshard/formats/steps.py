@@ -5,7 +5,7 @@ names them ``checkpoint-1000``, torchtitan ``step-1000``, Megatron ``iter_000100
 folder may also contain unrelated checkpoints, such as ``small_1`` and ``large_2``: a number after any other word is a step only if a
 CheckpointManager saved it (its option ``step_prefix`` takes any word), or the caller asks for a step.
 
-A step is an Orbax checkpoint that was committed, a safetensors model of which all files are there, a distributed checkpoint of torch
+A step is an Orbax checkpoint that was committed, a safetensors model with all of its files, a distributed checkpoint of torch
 with its ``.metadata`` or those of all ranks, a model of ``torch.save`` whose files have their ends, or a checkpoint of TensorFlow with its
 index: programs write these in place, without a mark at the end but the last of these files.
 """
@@ -54,7 +54,7 @@ def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
 
     All steps of a run have the same prefix, or none. If prefixes differ, only plain numbers count. Only where there are none of these, another
     word counts that a CheckpointManager put before its numbers.
-    ``any_prefix``: whether any one word may be the prefix then.
+    ``any_prefix``: True if any one word may be the prefix then.
     """
     folder = folder.remembered()
     found = _of_one_prefix(_committed(folder, _named_steps(folder)))
@@ -62,7 +62,7 @@ def run_steps(folder: Location, *, any_prefix: bool = False) -> list[StepName]:
 
 
 def steps_of_words(folder: Location) -> list[StepName]:
-    """What is committed in a folder, and named by a number after a word that no program uses for steps."""
+    """The committed checkpoints in a folder whose number follows a word that no program uses for steps."""
     named = (step_name(name) for name in folder.folders())
     return sorted(
         _committed(folder, [one for one in named if one is not None and not one.is_usual])
@@ -102,7 +102,7 @@ def refuse_several_words(path: str, folder: Location) -> None:
 
 
 def named_steps(folder: Location) -> list[StepName]:
-    """What has the name of a step in a run's folder, committed or not, ascending, by the rules of ``run_steps``."""
+    """The names of steps in a run's folder, committed or not, ascending, by the rules of ``run_steps``."""
     folder = folder.remembered()
     return _of_one_prefix(_named_steps(folder)) or run_steps(folder)
 
@@ -122,7 +122,7 @@ def _of_one_prefix(named: Iterable[StepName]) -> list[StepName]:
 
 
 def names_in(folder: Location) -> list[str]:
-    """The names of whatever may be a checkpoint right below a folder, in order: folders and prefixes."""
+    """The names of possible checkpoints right below a folder, in order: folders and prefixes."""
     return sorted({*folder.folders(), *tensorflow.prefixes_in(folder)})
 
 
@@ -143,10 +143,10 @@ def begun_steps(folder: Location, prefix: str = "") -> list[StepName]:
 
 
 def committed_among(folder: Location, names: Iterable[str]) -> list[str]:
-    """Which of these folders of a run are committed.
+    """The committed ones among these folders of a run.
 
-    Of Orbax as it counts: on a local disk all that have their final name, in a bucket those with the marker, in one request for
-    each. Of other formats those with all files.
+    For Orbax by its own rule: on a local disk all that have their final name, in a bucket those with the marker, in one request for
+    each. For other formats those with all files.
     """
     names = [name for name in names if not is_temporary(name)]
     seen = folder.remembered()
@@ -155,7 +155,7 @@ def committed_among(folder: Location, names: Iterable[str]) -> list[str]:
 
 
 def _is_whole(step: Location) -> bool:
-    """Whether a folder with the name of a step may be read."""
+    """True if a folder with the name of a step may be read."""
     if step.traits.renames:
         return is_orbax(step) or _has_all_files(step) or _lost_its_files(step)
     if (step / COMMIT_MARKER).is_file():
@@ -164,14 +164,14 @@ def _is_whole(step: Location) -> bool:
 
 
 def _has_all_files(step: Location) -> bool:
-    """Whether a folder is a checkpoint that other programs write in place, and finished."""
+    """True if a folder is a checkpoint that other programs write in place, and finished."""
     if not step.is_folder():
         return tensorflow.is_whole(step)
     return safetensors.is_whole(step) or dcp.is_whole(step) or state_dict.is_whole(step)
 
 
 def _lost_its_files(step: Location) -> bool:
-    """Whether a folder has folders only: an Orbax checkpoint that is being deleted, which was committed."""
+    """True if a folder has folders only: an Orbax checkpoint that is being deleted, which was committed."""
     entries = step.entries()
     return bool(entries) and all(entry.is_folder for entry in entries)
 
@@ -203,6 +203,6 @@ def steps_text(steps: Iterable[int]) -> str:
 
 
 def _is_committed(folder: Location) -> bool:
-    """Whether a folder has the marks of a finished checkpoint, and none of an unfinished one."""
+    """True if a folder has the marks of a finished checkpoint, and none of an unfinished one."""
     is_there = is_finished(folder) if is_orbax(folder) else _has_all_files(folder)
     return is_there and not is_left_unfinished(folder)

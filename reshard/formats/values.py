@@ -30,7 +30,7 @@ class Values(Protocol):
         ...
 
     def below(self, prefix: str) -> Iterator[str]:
-        """What follows ``prefix``, which is "" or ends with a slash, in all keys. Nothing is looked up key by key."""
+        """The rest of each key behind ``prefix``, which is "" or ends with a slash. Nothing is looked up key by key."""
         ...
 
     @property
@@ -83,7 +83,7 @@ class PlainFiles:
         self._listed = frozenset(folder.files()) if is_listed else frozenset()
 
     def listed(self) -> PlainFiles:
-        """The same files, of which those that are present now are remembered."""
+        """The same files; those that are present now are remembered."""
         return self if self._is_listed else PlainFiles(self._folder, is_listed=True)
 
     def below(self, prefix: str) -> Iterator[str]:

@@ -54,7 +54,7 @@ def open_stream(
         dtype: of its elements; both are needed if the compressor is ``"tensorstore"``.
         shape: of the chunk, padding included; needed if the encoding has an ``axis_order``.
         encoded: memory of ``encoded_room`` bytes, given if the first ``readinto`` will ask for everything.
-        wanted_bytes: how many decoded bytes from the start will be read; None for all.
+        wanted_bytes: the number of decoded bytes, from the start, that will be read; None for all.
 
     Raises StorageError if the file cannot be read, CorruptError if sizes contradict each other.
     """
@@ -104,7 +104,7 @@ def _decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
 def read_ahead(encoding: Encoding, store: Store) -> Encoding:
     """The encoding for chunks in a store, where streams read ahead if requests take long.
 
-    What TensorStore decodes is read whole.
+    Chunks that TensorStore decodes are read whole.
     """
     if not store.traits.range_bytes or encoding.compressor == "tensorstore":
         return encoding
@@ -121,7 +121,7 @@ def encoded_room(encoding: Encoding, decoded_bytes: int) -> int:
 
 
 def is_seekable(encoding: Encoding) -> bool:
-    """Whether ``skip`` costs nothing, so that a part of a chunk can be read alone."""
+    """True if ``skip`` costs nothing, so that a part of a chunk can be read alone."""
     is_raw = encoding.compressor == "none" and not encoding.axis_order
     return is_raw and encoding.gathered != "at once"
 

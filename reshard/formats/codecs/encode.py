@@ -87,7 +87,7 @@ def _blosc(encoding: Encoding, data: memoryview, itemsize: int) -> bytes:
 
 
 def _off_the_main_thread(call: Callable[[], T]) -> T:
-    """On the main thread numcodecs lets blosc use all cores, with scratches for each of them."""
+    """Calls on another thread: on the main one numcodecs lets blosc use all cores, with scratches for each of them."""
     if threading.current_thread() is not threading.main_thread():
         return call()
     with ThreadPoolExecutor(1) as worker:

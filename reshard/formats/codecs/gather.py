@@ -1,6 +1,6 @@
 """Reads ranges of a chunk that is gathered from raw pieces, each byte from its own place.
 
-A range of the chunk is a few boxes, and what a piece has of a box is one or more runs of the piece's file. Runs that
+A range of the chunk is a few boxes. The overlap of a box and a piece is one or more runs of the piece's file. Runs that
 follow one another are read together; short ones with small gaps are read with the gaps.
 """
 
@@ -169,9 +169,9 @@ def read_strided(
 
 
 def _span(out: Array, axes: Sequence[int], strides: Sequence[int]) -> tuple[int, bool, bool]:
-    """Bytes from the first element to the end of the last, whether they may be read with their gaps, and whether they have none.
+    """Bytes from the first element to the end of the last; True if they may be read with their gaps; True if they have none.
 
-    A gap below 0 is of elements that are used again.
+    A gap below 0 means elements that are used again.
     """
     span = out.itemsize
     is_dense = is_whole = True

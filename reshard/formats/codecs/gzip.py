@@ -35,7 +35,7 @@ class GzipStream(SourceStream):
             done += len(data)
 
     def _decode(self, most: int) -> bytes:
-        """Up to ``most`` bytes; none only at the end of the member or of the source."""
+        """The next bytes, up to ``most``; none only at the end of the member or of the source."""
         while not self._decoder.eof:
             # zlib may keep output back although it took all input: ask for output before reading more.
             fed = self._pending or self._source.read(INPUT_BYTES)

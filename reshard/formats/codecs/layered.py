@@ -93,7 +93,7 @@ class _Change(Protocol):
 
 
 class _CheckedLayer:
-    """A layer, and the checksum of what it makes."""
+    """A layer, and the checksum of its result."""
 
     def __init__(self, layer: Layer, where: str, decoded_bytes: int, read_ahead_bytes: int) -> None:
         self._layer = layer
@@ -118,7 +118,7 @@ class _CheckedLayer:
         self._hasher.update(block.data)
 
     def check(self) -> None:
-        """Raises CorruptError where the payload has more, or the checksum is another."""
+        """Raises CorruptError if bytes of the payload are left over, or the checksum differs."""
         if self._change is not None:
             self._change.check_end()
         found = self._hasher.hexdigest()
@@ -131,7 +131,7 @@ class _CheckedLayer:
 
 
 class _Xor:
-    """As many bytes as the tensor has, each XORed with the one at its place."""
+    """A payload of as many bytes as the tensor has, each XORed with the one at its place."""
 
     def __init__(self, source: Source, decoded_bytes: int) -> None:
         self._stream = _opened(source, decoded_bytes)
@@ -150,7 +150,7 @@ class _Xor:
 
 
 class _Overwrite:
-    """A count, then the positions of bytes, ascending, then the bytes that go there."""
+    """A payload of a count, then the positions of bytes, ascending, then the bytes that go there."""
 
     def __init__(self, sources: Sequence[Source], decoded_bytes: int) -> None:
         self._source = sources[0]
@@ -191,7 +191,7 @@ class _Overwrite:
         self._bytes.close()
 
     def _count(self, sources: Sequence[Source]) -> int:
-        """How many bytes it changes: the first number in the frame."""
+        """The number of bytes that it changes: the first number in the frame."""
         try:
             count = _first_number(self._source)
         except BaseException:
@@ -255,7 +255,7 @@ def _first_number(source: Source) -> int:
 
 
 def _other_bytes(layer: Layer, where: str, found: str) -> VerificationError:
-    """The bytes are not those that the delta records: of what is to blame, nothing more is known."""
+    """The error for bytes that differ from the delta's record; nothing tells which side is damaged."""
     if layer.kind == "same":
         what = "which the delta does not change: the base is another one, or it is damaged"
     else:

@@ -28,13 +28,13 @@ class Source:
 
     Args:
         where: tensor and chunk, for messages.
-        checksum: whether a CRC32C of the encoded bytes follows them.
+        checksum: True if a CRC32C of the encoded bytes follows them.
         read_ahead_bytes: see ``Encoding``.
-        wanted_bytes: nothing behind so many is read ahead; None for all.
+        wanted_bytes: the number of bytes behind which nothing is read ahead; None for all.
 
     Attributes:
-        position: how many bytes were read or skipped.
-        length: how many there are, without the trailer.
+        position: the number of bytes that were read or skipped.
+        length: the number of all bytes, without the trailer.
 
     Raises StorageError if the file cannot be opened or read, CorruptError if it is too short.
     """

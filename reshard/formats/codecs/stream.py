@@ -124,7 +124,7 @@ class RawStream(SourceStream):
         self._source.readinto(out)
 
     def _check_end(self) -> None:
-        """Nothing can be left over: the length was compared at the start."""
+        """Checks nothing: no byte can be left over, since the length was compared at the start."""
 
 
 class AtOnceStream(SourceStream):
@@ -144,10 +144,10 @@ class AtOnceStream(SourceStream):
         out[:] = self._gathered[self._position - len(out) : self._position]
 
     def _skip_decoded(self, nbytes: int) -> None:
-        """What is passed over need not be gathered."""
+        """Gathers nothing: skipped bytes are not needed."""
 
     def _check_end(self) -> None:
-        """Raw pieces have nothing that could be left over."""
+        """Checks nothing: raw pieces have nothing that could be left over."""
 
 
 class FillStream:
@@ -182,4 +182,4 @@ class FillStream:
         return True
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing, since no file is open."""

@@ -1,7 +1,7 @@
-"""TensorStore, where its threads are about to work, and chunks that only it decodes. It ends a process that was forked after that.
+"""TensorStore's package, for calls that start its threads, and chunks that only it decodes.
 
-Threads end where they have nothing to do, so that those of this project's own calls are remembered. Those of others (Orbax)
-are looked for when the process forks.
+TensorStore ends a process that was forked after its threads worked. Idle threads end, so that this project's own calls are remembered.
+Threads of others (Orbax) are looked for when the process forks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _THREAD = "ts_pool_worker"
 
 _has_worked = False
 _is_child = False
-"""Whether this process was forked from one in which TensorStore's threads had worked."""
+"""True if this process was forked from one in which TensorStore's threads had worked."""
 
 
 def tensorstore(action: str) -> Any:
@@ -57,14 +57,14 @@ _SLACK_BYTES = 1 << 20
 def array_decoder_bytes(decoded_bytes: int) -> int:
     """Memory of one stream: its encoded bytes twice, and four times its decoded ones.
 
-    Those are what the codec gives, the same in one piece, its elements in this machine's byte order, and the result in
+    The four are the codec's output, the same in one piece, its elements in this machine's byte order, and the result in
     row-major order; measured with blosc, order F and big-endian elements.
     """
     return 2 * _most_encoded_bytes(decoded_bytes) + 4 * decoded_bytes + _SLACK_BYTES
 
 
 def _most_encoded_bytes(decoded_bytes: int) -> int:
-    """What a chunk can take that its codecs made larger, and that has the index of a shard."""
+    """The most bytes of an encoded chunk, which its codecs may enlarge, and which may have the index of a shard."""
     return decoded_bytes + decoded_bytes // 16 + _SLACK_BYTES
 
 
@@ -120,7 +120,7 @@ class ArrayStream:
         return True
 
     def close(self) -> None:
-        """Let go of the chunk."""
+        """Frees the chunk."""
         self._octets = self._octets[:0]
         self._position = 0
 
@@ -128,7 +128,7 @@ class ArrayStream:
 def _decode(spec: str, encoded: bytes, inside: tuple[int, ...]) -> np.ndarray[Any, Any]:
     ts = tensorstore("decode a chunk")
     known = json.loads(spec)
-    context = ts.Context()  # has the memory, and lets go of it
+    context = ts.Context()  # owns the memory, and frees it
     array = ts.open(known, context=context, open=True, read=True, assume_metadata=True).result()
     key = ".".join("0" * array.rank) or "0"
     ts.KvStore.open(known["kvstore"], context=context).result().write(key, encoded).result()

@@ -137,7 +137,7 @@ class _Frame:
 
     Attributes:
         header: the frame's parameters.
-        end: how many bytes the frame takes, once its last block was seen.
+        end: the number of bytes of the frame, once its last block was seen.
     """
 
     def __init__(self, source: Source, whole: memoryview | None) -> None:

@@ -1,4 +1,4 @@
-"""The entries of torch's distributed checkpoint: its tensors in pieces, its other values, and where each is stored."""
+"""The entries of torch's distributed checkpoint: its tensors in pieces, its other values, and the place of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reshard.geometry.box import Box
 
 
 class ItemPlace(Struct, frozen=True):
-    """Where an item is stored: one archive of ``torch.save`` in a file of the folder."""
+    """The place of an item: one archive of ``torch.save`` in a file of the folder."""
 
     file: str
     offset: int
@@ -38,7 +38,7 @@ class ValueEntry(Struct, frozen=True):
     """A value that is no tensor; ``places`` has one for each rank that stored it.
 
     Attributes:
-        unread: what it is, where it is not looked into; then ``places`` are those of all its parts.
+        unread: its kind, if it is not looked into; then ``places`` are those of all its parts.
     """
 
     name: str
@@ -47,7 +47,7 @@ class ValueEntry(Struct, frozen=True):
 
 
 class Entries(Struct, frozen=True):
-    """What the metadata files list.
+    """The content of the metadata files.
 
     Attributes:
         entries: by name, in the order of the saved tree.

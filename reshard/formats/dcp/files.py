@@ -40,7 +40,7 @@ def data_file(number: int) -> str:
 
 
 def is_dcp(root: Location) -> bool:
-    """Whether a location is such a folder, finished or not, or one of its files."""
+    """True if a location is such a folder, finished or not, or one of its files."""
     found = root.status()
     if found is not None and found.kind == "folder":
         return _has_marks(_names(root))
@@ -48,7 +48,7 @@ def is_dcp(root: Location) -> bool:
 
 
 def has_metadata(folder: Location) -> bool:
-    """Whether a folder has the metadata that a save of all ranks together writes last."""
+    """True if a folder has the metadata that a save of all ranks together writes last."""
     return METADATA in _names(folder)
 
 
@@ -58,7 +58,7 @@ def rank_metadata(folder: Location) -> list[Location]:
 
 
 def is_replaceable(folder: Location) -> bool:
-    """Whether this project wrote a folder, and nothing else is in it."""
+    """True if this project wrote a folder, and nothing else is in it."""
     try:
         record = read_slices(folder)
     except ReshardError:

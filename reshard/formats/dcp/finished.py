@@ -1,7 +1,7 @@
-"""Whether the save of a distributed checkpoint finished.
+"""The test for a distributed checkpoint whose save finished.
 
-Ranks that save together write ``.metadata`` last. Where each saved by itself, no file says how many ranks there are: the save finished
-where the metadata of those that are there lists every element of each tensor, and the files that it names are there.
+Ranks that save together write ``.metadata`` last. Where each saved by itself, no file has the number of ranks. Then the save finished
+if the metadata files list every element of each tensor, and the files that they name exist.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ are counted."""
 
 
 def is_whole(folder: Location) -> bool:
-    """Whether a folder has all that a save writes; no for any other folder, and where its metadata is damaged."""
+    """True if a folder has all that a save writes; False for any other folder, and for damaged metadata."""
     if has_metadata(folder):
         return True
     ranks = rank_metadata(folder)

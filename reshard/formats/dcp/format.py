@@ -1,4 +1,4 @@
-"""torch's distributed checkpoint as a format: what the registry knows of it."""
+"""torch's distributed checkpoint as a format: its entry in the registry."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from reshard.storage.location import Location
 _RECOGNISED = Recognised(
     count_leaves=leaf_count,
     is_finished=is_whole,
-    # What torch wrote nobody wants to lose.
+    # Never replace files that torch wrote.
     is_ours=is_replaceable,
 )
 

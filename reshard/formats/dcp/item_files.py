@@ -14,11 +14,11 @@ from reshard.storage.location import Location
 from reshard.storage.parallel_calls import ByteRange, read_many
 
 END_BYTES = 1 << 10
-"""What is read of the beginning and of the end of an archive: torch writes some 700 bytes before a tensor's elements and 800 after them."""
+"""Bytes that are read of the beginning and of the end of an archive: torch writes some 700 bytes before a tensor's elements and 800 after them."""
 
 _ZIP = b"PK"
 _HEADER = b'{"'
-"""How the header of a safetensors file goes on after the 8 bytes of its length."""
+"""The beginning of the header of a safetensors file, behind the 8 bytes of its length."""
 
 
 class ItemFiles:
@@ -90,10 +90,10 @@ class ItemFiles:
 
 
 class ArchiveWindow:
-    """One archive within its file, of which some bytes are read already.
+    """One archive within its file; some of its bytes are read already.
 
     Attributes:
-        where: what it holds, and the file, for messages.
+        where: its content and its file, for messages.
     """
 
     def __init__(

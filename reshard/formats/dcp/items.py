@@ -1,4 +1,4 @@
-"""Reads the items of a checkpoint: of a tensor where its elements are, of another value what it is."""
+"""Reads the items of a checkpoint: the place of a tensor's elements, or another value itself."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _AT_ONCE = 1 << 10
 """Items whose ends are asked for together in a bucket."""
 
 _KNOWNPICKLES, _KNOWN_BYTES = 1 << 12, 1 << 10
-"""How many pickles are kept, and how long they may be: those of the layers of a model are alike, and short."""
+"""The number of pickles that are kept, and their greatest length: those of the layers of a model are alike, and short."""
 
 
 class StoredItem(Struct, frozen=True):
-    """An item that holds a tensor: where its first element is.
+    """An item that holds a tensor: the place of its first element.
 
     Attributes:
         path: the text of the file's location.
-        version: which content of the file; see ``FileStatus.version``.
+        version: identifies the content of the file; see ``FileStatus.version``.
         crc: CRC-32 of its elements; 0 where none is recorded.
     """
 
@@ -56,7 +56,7 @@ class StoredValue(Struct, frozen=True):
     """An item that holds another value.
 
     Attributes:
-        values: what it is.
+        values: its content, or the kind of a value that is not read.
         digest: of the archive's content, 8 hex digits; "" where all checksums are 0.
         version: as that of ``StoredItem``.
     """
@@ -67,17 +67,17 @@ class StoredValue(Struct, frozen=True):
     version: str = ""
 
     def is_like(self, other: StoredValue) -> bool:
-        """Whether both have the same content."""
+        """True if both have the same content."""
         if self.digest and other.digest:
             return self.digest == other.digest
         return self.values == other.values
 
 
 ExpectedKind = Literal["a tensor", "a value", "anything"]
-"""What an item should hold; ``"anything"`` is not looked at."""
+"""The expected content of an item; ``"anything"`` is not looked at."""
 
 Wanted = tuple[ItemPlace, str, ExpectedKind]
-"""A place, what is expected there, for messages, and of which kind that is."""
+"""A place, its expected content in words, for messages, and the kind of that content."""
 
 
 def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, StoredItem | StoredValue]:  # fmt: skip
@@ -86,7 +86,7 @@ def read_items(root: Location, wanted: Iterable[Wanted]) -> dict[ItemPlace, Stor
     Raises:
         MissingError: a file is not there.
         CorruptError: an archive is damaged, cut short, or holds something else than expected.
-        FormatError: it uses what is not read.
+        FormatError: it uses a feature that is not read.
     """
     return dict(each_item(root, wanted))
 
@@ -123,7 +123,7 @@ def _item(
 def _by_place(
     root: Location, wanted: Iterable[Wanted]
 ) -> dict[ItemPlace, tuple[str, ExpectedKind]]:
-    """What is expected at each place. Raises CorruptError for a tensor and another value at the same."""
+    """The expected content of each place. Raises CorruptError for a tensor and another value at one place."""
     places: dict[ItemPlace, tuple[str, ExpectedKind]] = {}
     for place, what, expected in wanted:
         other, other_expected = places.setdefault(place, (what, expected))

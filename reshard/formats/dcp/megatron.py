@@ -1,12 +1,12 @@
-"""What Megatron adds to torch's distributed checkpoint, in its format ``torch_dist``.
+"""Megatron's additions to torch's distributed checkpoint, in its format ``torch_dist``.
 
 ::
 
     folder/metadata.json     {"sharded_backend": "torch_dist", "sharded_backend_version": 1, …}, written last of all
-    folder/common.pt         what all ranks have alike, an archive of torch.save; newer versions have an item common_state/shard_0_1
+    folder/common.pt         the values that all ranks share, an archive of torch.save; newer versions have an item common_state/shard_0_1
     folder/.metadata, …      as of any distributed checkpoint
 
-Names are flat: ``decoder.layers.mlp.linear_fc2.weight``. A value of a rank has its number and how many there are:
+Names are flat: ``decoder.layers.mlp.linear_fc2.weight``. The name of a rank's value ends with its offset and the shape of all:
 ``rng_state/shard_0.1_1.2``. ``megatron/core/dist_checkpointing`` declares all of it.
 """
 
@@ -39,7 +39,7 @@ _FLATTENED = f"a flattened tensor of Megatron's optimizer, {_WAY}"
 
 
 def is_megatron(root: Location) -> bool:
-    """Whether a folder of torch's distributed checkpoint, finished or not, is of Megatron."""
+    """True if a folder of torch's distributed checkpoint, finished or not, is of Megatron."""
     if not (is_dcp(root) and root.is_folder()):
         return False
     names = {entry.name for entry in root.entries() if not entry.is_folder}
@@ -69,7 +69,7 @@ def entries_of(root: Location, entries: Entries) -> Entries:
 
 
 def readable(entries: Entries) -> Entries:
-    """The entries, in which a tensor that only Megatron can put together is a value that is not read, whatever lies beside it."""
+    """The entries; a tensor that only Megatron can put together becomes an unread value, whatever lies beside it."""
     found: dict[str, TensorEntry | ValueEntry] = {}
     for name, entry in entries.entries.items():
         kind = _unread_kind(name, entries)
@@ -89,7 +89,7 @@ def _unread(entry: TensorEntry, kind: str) -> TensorEntry | ValueEntry:
 
 
 def _config(root: Location) -> dict[str, Any]:
-    """What ``metadata.json`` says; nothing where it is missing, or of another program."""
+    """The content of ``metadata.json``; empty if it is missing, or of another program."""
     file = root / CONFIG
     status = file.status()
     if status is None or status.kind != "file" or status.nbytes > _MAX_CONFIG_BYTES:

@@ -6,10 +6,10 @@
       state_dict_metadata  NAME → TensorStorageMetadata(properties, size, chunks) or BytesStorageMetadata()
       planner_data         NAME → the keys of the saved tree; numbers are positions of lists; None where torch kept no tree
       storage_data         MetadataIndex(fqn, offset) → _StorageInfo(relative_path, offset, length)
-  mcore_data           NAME → what Megatron Core up to 0.13 adds to a tensor
+  mcore_data           NAME → additions of Megatron Core up to 0.13 to a tensor
 
-Fields that are not set are left out (``MetadataIndex.offset`` of a value, ``_StorageInfo.transform_descriptors``). What torch 2.2 to
-2.14 write is read; ``torch/distributed/checkpoint/metadata.py`` and ``filesystem.py`` declare it.
+Fields that are not set are left out (``MetadataIndex.offset`` of a value, ``_StorageInfo.transform_descriptors``). Files of torch 2.2 to
+2.14 are read; ``torch/distributed/checkpoint/metadata.py`` and ``filesystem.py`` declare it.
 
 Ranks that save without talking to each other (``use_collectives=False``) write ``__0.metadata``, ``__1.metadata``, …: each
 knows the full shapes, its own pieces, and every value. They are joined here.
@@ -70,7 +70,7 @@ NAMES = {
     f"{_MEGATRON}MCoreMetadata": "Metadata",
     **DTYPE_NAMES,
 }
-"""Every name in such a file, and what its nodes call it."""
+"""Every name in such a file, and its text in nodes."""
 
 _Key = tuple[str, tuple[int, ...] | None]
 _Places = Mapping[_Key, Sequence[ItemPlace]]
@@ -84,7 +84,7 @@ class MetadataFile(Struct, frozen=True):
 
 
 def parse_metadata(files: Sequence[MetadataFile]) -> Entries:
-    """What ``.metadata``, or the files of all ranks, list.
+    """The entries that ``.metadata``, or the files of all ranks, list.
 
     Raises CorruptError where they are damaged or contradict each other, FormatError where they are of a kind that is not read.
     """
@@ -165,7 +165,7 @@ def _path(value: Any, name: str, where: str) -> tuple[PathKey, ...]:
 
 
 def _place(index: Any, info: Any, where: str) -> tuple[_Key, ItemPlace]:
-    """What an item holds, and where it is."""
+    """The key of an item (name and offset), and its place."""
     of = fields_of(expect_built(index, "MetadataIndex", "a key of storage_data", where), where)
     name = _name(of.get("fqn"), where)
     offset = of.get("offset")

@@ -1,4 +1,4 @@
-"""The memory that a distributed checkpoint of torch takes once it is open, and about how much before it is opened."""
+"""The memory that a distributed checkpoint of torch takes once it is open, and an estimate of it before."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Measured: a tensor in one piece takes 1680 with two dimensions and 2200 with 32,
 
 _NEWOBJ = b"\x81"
 _OBJECTS_OF_AN_ITEM = 3
-"""Objects that ``.metadata`` makes for each item at least: what it is, its index, and its place."""
+"""Objects that ``.metadata`` makes for each item at least: its kind, its index, and its place."""
 
 _ITEM_BYTES = 200
 """Of ``.metadata`` for each item at least; other values of the same size in a hostile file take no more memory."""
@@ -47,7 +47,7 @@ seconds at worst. Those beyond are priced by their sizes."""
 
 
 def leaf_count(root: Location) -> int:
-    """About how many leaves and pieces it has, not too few; 0 where it cannot be read, which opening it reports."""
+    """An estimate of its leaves and pieces, never too low; 0 if it cannot be read, which opening it reports."""
     try:
         files = read_metadata_files(root)
         objects = sum(file.data.count(_NEWOBJ) for file in files)
@@ -59,7 +59,7 @@ def leaf_count(root: Location) -> int:
 
 
 def _more_values(root: Location, entries: Entries) -> int:
-    """How many more leaves than one the values have: by the sizes of their archives where those are few, else counted."""
+    """The number of leaves that the values have beyond one each: by the sizes of their archives if those are few, else counted."""
     values = [entry for entry in entries.entries.values() if isinstance(entry, ValueEntry)]
     places = {value.places[0]: value.name for value in values if _most_parts(value.places[0])}
     by_size = sum(map(_most_parts, places))
@@ -82,7 +82,7 @@ def _most_parts(place: ItemPlace) -> int:
 
 
 def _counted(root: Location, wanted: Sequence[Wanted]) -> int:
-    """How many parts these values have; what is not looked into has one."""
+    """The number of parts of these values; one that is not looked into adds none."""
     more = 0
     try:
         for _, item in each_item(root, wanted):

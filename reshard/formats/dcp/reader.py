@@ -41,10 +41,10 @@ from reshard.storage.location import Location
 
 
 class Conventions(Struct, frozen=True):
-    """What a program adds to the form.
+    """The additions of a program to the form.
 
     Attributes:
-        format: the name by which that is known.
+        format: the name of the form with them.
         entries_of: the entries of a folder, from what its metadata lists.
     """
 
@@ -65,15 +65,15 @@ def open_dcp(
 
     Args:
         root: viewed as one checkpoint, so that its files are in it.
-        record: how to use its slices.json, if it has one.
+        record: the use of its slices.json, if it has one.
         uri: the folder as the user named it.
         conventions: of the program that saved it.
 
     Raises:
         IncompleteCheckpointError: the save did not finish.
         MissingError: a file is not there. StorageError: one cannot be read.
-        CorruptError: what is stored is damaged or contradicts itself.
-        FormatError: it uses what is not read.
+        CorruptError: the stored data is damaged or contradicts itself.
+        FormatError: it uses a feature that is not read.
     """
     uri = uri or str(root)
     files = read_metadata_files(root)
@@ -124,7 +124,7 @@ class DcpChunks(Chunks):
         }
 
     def locate(self, name: str, index: Index) -> Extent:
-        """Where the elements of a chunk are. Raises FormatError where there is no such tensor or chunk."""
+        """The place of a chunk's elements. Raises FormatError if there is no such tensor or chunk."""
         if name in self._numbers and index == ():
             return self._numbers[name]
         if name not in self._cuts:
@@ -159,7 +159,7 @@ def _wanted(entries: Entries) -> Iterator[Wanted]:
 def _values(
     entries: Entries, found: Mapping[ItemPlace, StoredItem | StoredValue]
 ) -> Iterator[tuple[str, tuple[StoredValue, ...]]]:
-    """What each rank has of each entry that is no tensor."""
+    """The value of each rank, for each entry that is no tensor."""
     for entry in entries.entries.values():
         if isinstance(entry, ValueEntry):
             of_places = tuple(cast("StoredValue", found[place]) for place in entry.places)
@@ -174,7 +174,7 @@ def _unread(entry: ValueEntry, parts: Sequence[StoredValue]) -> StoredValue:
 
 
 def _rank_warnings(values: Mapping[str, tuple[StoredValue, ...]]) -> Iterator[str]:
-    """A sentence about values that differ between ranks, of which the first is taken."""
+    """A sentence about values that differ between ranks; the first is taken."""
     differing = [name for name, of_ranks in values.items() if not all(map(of_ranks[0].is_like, of_ranks))]  # fmt: skip
     if differing:
         more = f" and {len(differing) - 1:,} more" if differing[1:] else ""
@@ -210,7 +210,7 @@ def _stored(
 def _read_record(
     root: Location, files: Sequence[MetadataFile], record: RecordUse
 ) -> SliceFile | None:
-    """What is beside it; CorruptError where the metadata is not what was recorded, and that is to be checked."""
+    """The record beside it. Raises CorruptError if the record is to be checked and the metadata differs from it."""
     known = read_slices(root)
     for file in files if known is not None and record == "checked" else ():
         name, digest = file.where.rpartition("/")[2], digest_of(file.data)

@@ -35,9 +35,9 @@ class TiledTensor(Struct, frozen=True):
 
 
 def tiled_tensor(entry: TensorEntry, items: Items, where: str) -> TiledTensor:
-    """The chunks of a tensor; ``items``: what is stored at each place of a piece that is not empty.
+    """The chunks of a tensor; ``items``: the stored item at each place of a piece that is not empty.
 
-    Raises CorruptError where pieces overlap, leave a hole, or are not what the metadata says.
+    Raises CorruptError where pieces overlap, leave a hole, or contradict the metadata.
     """
     itemsize = storage_bytes(entry.dtype)
     if math.prod(entry.shape) * itemsize > MAX_TENSOR_BYTES:

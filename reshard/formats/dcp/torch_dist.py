@@ -1,4 +1,4 @@
-"""Megatron's ``torch_dist`` as a format: read as torch's distributed checkpoint, which it is beneath, and not written."""
+"""Megatron's ``torch_dist`` as a format: read as torch's distributed checkpoint, on which it is built, and not written."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from reshard.storage.location import Location
 _RECOGNISED = Recognised(
     count_leaves=leaf_count,
     is_finished=is_whole,
-    is_ours=lambda _: False,  # nobody could write it again
+    is_ours=lambda _: False,  # no program here could write it again
 )
 
 
 class TorchDist(Dcp):
-    """A distributed checkpoint with what Megatron adds to it."""
+    """A distributed checkpoint with Megatron's additions."""
 
     about = About(
         name=FORMAT,

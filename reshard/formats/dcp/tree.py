@@ -1,7 +1,7 @@
 """The leaves of a distributed checkpoint of torch: its tensors and values by their paths in the tree that was saved.
 
 A value that torch stored as one item, such as ``betas`` of an optimizer, is a branch of the tree: each of its numbers and texts is a
-leaf. Numbers are tensors without dimensions, as everywhere here. What is neither is a leaf that says what it is.
+leaf. Numbers are tensors without dimensions, as everywhere here. Any other value is a leaf that names its kind.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MOST_CARRIED_BYTES = 64 << 20
 
 
 class TreeLeaf(Struct, frozen=True):
-    """A leaf, and what it holds.
+    """A leaf and its content.
 
     Attributes:
         entry: the tensor in pieces; None for another value.
         number: dtype and bytes of a number; None for anything else.
         path: the file that it is in, for a number.
-        is_checked: whether the CRC of that number's pickle was compared.
+        is_checked: True if the CRC of that number's pickle was compared.
     """
 
     leaf: Leaf
@@ -45,7 +45,7 @@ class TreeLeaf(Struct, frozen=True):
 
 
 def tree_of(entries: Entries, values: Mapping[str, StoredValue], where: str) -> list[TreeLeaf]:
-    """Every leaf, in the order of the entries; ``values``: what each entry holds that is no tensor.
+    """Every leaf, in the order of the entries; ``values``: the content of each entry that is no tensor.
 
     Raises FormatError for two leaves with the same name, for a leaf below another, and for too many.
     """
@@ -100,7 +100,7 @@ def _leaves(
 
 
 def _carried(place: ItemPlace, stored: StoredValue) -> Carried:
-    """Where the archive of a value is, which a distributed checkpoint takes as it is."""
+    """The place of a value's archive, which a distributed checkpoint takes as it is."""
     extent = Extent(stored.path, place.offset, place.nbytes, version=stored.version)
     return Carried(FORMAT, (CarriedPart(extent, Box.full(())),))
 

@@ -39,7 +39,7 @@ _FULL_VERSION = "publish a full version, and start from that"
 
 
 def chained(deltas: Sequence[Delta], anchor: str | None = None) -> tuple[Delta, ...]:
-    """The deltas in the order in which each changes the version that the one before it makes; none may be missing.
+    """The deltas in order: each changes the version that the one before it makes; none may be missing.
 
     ``anchor``: the version of the base, where it is known. Raises PlanError for a version that is missing or there twice, for two deltas on
     one version and for a circle, VerificationError where a delta was made of another version than the one before it.
@@ -113,7 +113,7 @@ def _circle(delta: Delta) -> PlanError:
 
 
 def _check_link(first: Delta, second: Delta) -> None:
-    """The base that a delta records must be what the delta before it makes."""
+    """Raises VerificationError unless the base that a delta records is the result of the delta before it."""
     if unlike := unlike_base(first.index, second.index):
         raise VerificationError(
             f"{second.place} was made of other weights than {first.place} makes: {unlike}; the versions are of two runs: {_FULL_VERSION}"
@@ -121,7 +121,7 @@ def _check_link(first: Delta, second: Delta) -> None:
 
 
 def unlike_base(first: DeltaIndex, second: DeltaIndex) -> str:
-    """In which digest the base of the second of two deltas is not what the first makes; "" for none that both record."""
+    """The digest in which the base of the second of two deltas differs from the result of the first; "" for none that both record."""
     pairs = [("identity", first.target_identity, second.base_identity)]
     if first.checksum == second.checksum:
         pairs.insert(0, ("digest", first.target_digest, second.base_digest))
@@ -132,9 +132,9 @@ def unlike_base(first: DeltaIndex, second: DeltaIndex) -> str:
 
 
 def _refuse_unknown_base(base: Reader, first: Delta) -> None:
-    """Against a first delta that was left out: one of another program names no tensor that it does not change, and would fit any version.
+    """Raises PlanError where a first delta may be left out: a delta of another program names only tensors that it changes, and fits any version.
 
-    A checkpoint that records no version is that with which serving began, which programs that count versions count as 0.
+    A checkpoint without a recorded version is the one with which serving began; programs that count versions count it as 0.
     """
     index, started = first.index, version_text(0)
     if index.tensors is None and index.base_version != started:
@@ -151,7 +151,7 @@ def _refuse_unknown_base(base: Reader, first: Delta) -> None:
 def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: str | None = None) -> Reader:
     """The base as the last of its deltas leaves it; arguments as for ``chained``.
 
-    Raises the errors of ``chained``; PlanError for deltas of another program over a base of which nothing shows that it is theirs; FormatError
+    Raises the errors of ``chained``; PlanError for deltas of another program over a base that nothing shows to be theirs; FormatError
     for a base that does not hold whole tensors in safetensors files; VerificationError for one without the tensors that the deltas record.
     """
     chain = chained(deltas, anchor)
@@ -188,7 +188,7 @@ class ChainChunks(Chunks):
     """The chunks of the base, with their layers.
 
     Attributes:
-        model_name: how the files of the base are called.
+        model_name: the names of the files of the base.
     """
 
     def __init__(self, base: Reader, layers: Mapping[str, tuple[Layer, ...]]) -> None:
@@ -205,7 +205,7 @@ class ChainChunks(Chunks):
 def _layers(
     tensor: StoredTensor, chain: Sequence[Delta], listing: Delta | None
 ) -> tuple[Layer, ...]:
-    """What changes a tensor; one that nothing changes is compared with what the last delta records of it."""
+    """The changes to a tensor; an unchanged tensor is compared with the record of the last delta."""
     name = tensor.spec.name
     found = tuple(_layer(d, d.payloads[name]) for d in chain if name in d.payloads)
     if found or listing is None or listing.index.tensors is None:
@@ -282,7 +282,7 @@ def _first_difference(base: Reader, listed: Mapping[str, ListedTensor]) -> str:
 
 
 def _unlike(tensor: StoredTensor, listed: ListedTensor) -> str:
-    """How a tensor differs from what a delta says of it; "" for not."""
+    """The difference between a tensor and a delta's record of it, in words; "" for none."""
     found = described(tensor)
     if (found.dtype, found.shape) == (listed.dtype, listed.shape):
         return ""

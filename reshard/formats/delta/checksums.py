@@ -33,7 +33,7 @@ class Hasher(Protocol):
         ...
 
     def hexdigest(self) -> str:
-        """Of all bytes so far."""
+        """The digest of all bytes so far."""
         ...
 
 

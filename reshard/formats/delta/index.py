@@ -57,13 +57,13 @@ _ROOT = re.compile(r"[0-9a-f]{64}")
 
 
 class DeltaIndex(Struct, frozen=True):
-    """What an index says.
+    """The content of an index.
 
     Attributes:
         weight_map: the file of each tensor that changed.
         base_digest, target_digest, total_size: of all tensors; None where the writer records none of these.
         tensors: all tensors of the version, by name; None where the writer lists none.
-        changed: how many elements differ, of each tensor that changed; None where the writer does not count them.
+        changed: the number of elements that differ, of each tensor that changed; None where the writer does not count them.
         base_identity, target_identity: roots of the identities before and after; None where none is recorded.
     """
 
@@ -82,7 +82,7 @@ class DeltaIndex(Struct, frozen=True):
 
 
 def is_delta(document: Any) -> bool:
-    """Whether the JSON of an index is of a delta."""
+    """True if the JSON of an index is of a delta."""
     metadata = document.get("metadata") if isinstance(document, dict) else None
     return isinstance(metadata, dict) and "delta_encoding" in metadata
 

@@ -49,7 +49,7 @@ def by_name(value: Any, what: str, where: str) -> dict[str, Any]:
 
 
 def is_text(name: str) -> bool:
-    """Whether UTF-8 can hold it: JSON may have halves of surrogate pairs."""
+    """True if UTF-8 can hold the name: JSON may have halves of surrogate pairs."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -39,7 +39,7 @@ class ListedTensor(Struct, frozen=True):
     digest: str
 
     def elements(self, where: str) -> tuple[str, tuple[int, ...]]:
-        """Its dtype and its shape in elements, of which packed ones hold several values; FormatError, naming ``where``, for others."""
+        """Its dtype and its shape in elements; a packed element holds several values. FormatError, naming ``where``, for others."""
         dtype = dtype_of(self.dtype, where)
         return dtype, element_shape(dtype, self.shape, where)
 
@@ -56,7 +56,7 @@ def tensors_digest(checksum: Checksum, tensors: Mapping[str, ListedTensor]) -> s
 def listed_tensors(value: Any, checksum: Checksum, where: str) -> dict[str, ListedTensor]:
     """The list as an index has it.
 
-    Raises CorruptError for damage, FormatError for what safetensors files do not hold.
+    Raises CorruptError for damage, FormatError for a tensor that safetensors files do not hold.
     """
     listed = by_name(value, "metadata.tensors", where)
     return {name: _listed(name, entry, checksum, where) for name, entry in listed.items()}

@@ -58,12 +58,12 @@ class ManifestTensor(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """What a manifest says.
+    """The content of a manifest.
 
     Attributes:
-        index: the same as the index of a delta says it.
+        index: the same content as an index of a delta.
         tensors: those that changed, by name.
-        files: that hold payloads.
+        files: the names of the files that hold payloads.
     """
 
     index: DeltaIndex
@@ -72,7 +72,7 @@ class Manifest(Struct, frozen=True):
 
 
 def is_manifest(document: Any) -> bool:
-    """Whether JSON is a manifest of SkyRL; other programs have files of that name, too."""
+    """True if JSON is a manifest of SkyRL; other programs have files of that name, too."""
     return isinstance(document, dict) and {"base_version", "payload_files"} <= document.keys()
 
 

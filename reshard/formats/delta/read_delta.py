@@ -30,12 +30,12 @@ _REMEDY = "restore the folder from a copy, or publish a full version"
 
 
 class Payload(Struct, frozen=True):
-    """What a delta stores of a tensor.
+    """The stored change of a delta to a tensor.
 
     Attributes:
         piece: the bytes of the frame in their file.
         digest: of all new bytes of the tensor.
-        listed: dtype and shape of the tensor, where the delta says them of each that changed.
+        listed: dtype and shape of the tensor, where the delta records them for each changed tensor.
     """
 
     piece: StoredPiece
@@ -88,7 +88,7 @@ def version_of_delta(name: str) -> str | None:
 
 
 def is_skyrl_name(name: str) -> bool:
-    """Whether a folder has the name of a delta of SkyRL, which is only read."""
+    """True if a folder has the name of a delta of SkyRL, which is only read."""
     return _SKYRL_NAMED.fullmatch(name) is not None
 
 
@@ -124,7 +124,7 @@ def open_delta(place: Location) -> Delta:
 
 
 class _Described(Struct, frozen=True):
-    """What the file that commits a delta says.
+    """The content of the file that commits a delta.
 
     Attributes:
         file: the index, or the manifest.
@@ -179,14 +179,14 @@ def _has_payloads(place: Location) -> bool:
 
 
 def _versions_text(place: Location) -> str:
-    """What a folder of versions holds, for the error where it was given in place of them."""
+    """A version in a folder of versions, in words, for the error where the folder was given in place of one."""
     names = place.folders() if place.is_folder() else []
     found = sorted(name for name in names if version_of_delta(name) is not None)
     return f" in it, such as {found[0]}" if found else ""
 
 
 def holds_delta(place: Location) -> bool:
-    """Whether a folder has the file that commits a delta, of either layout."""
+    """True if a folder has the file that commits a delta, of either layout."""
     for name, what, is_one in (
         (INDEX_NAME, "the index", is_delta),
         (MANIFEST_NAME, "the manifest", is_manifest),
@@ -273,7 +273,7 @@ def _refuse_others(
     headers: Mapping[str, FileHeader],
     others: Mapping[tuple[str, str], StoredPiece],
 ) -> None:
-    """The index is what was committed: a file holds what it lists and nothing else."""
+    """Refuses files that hold other tensors than the index commits."""
     for held_by, name in others:
         raise CorruptError(
             f"{headers[held_by].path} holds {name[:200]!r}, which the {found.what} does not list there; {_REMEDY}"

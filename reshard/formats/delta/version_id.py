@@ -1,4 +1,4 @@
-"""The id of a version of the weights, by which a delta names the version that it makes and the one that it changes.
+"""The id of a version of the weights. A delta has two: of the version that it changes, and of its result.
 
 miles, slime and SGLang count versions, and name their folders ``weight_v000007``. ModelExpress takes any text, and the folder has its name. A number
 is one id, however many zeros it begins with.
@@ -39,12 +39,12 @@ def version_id(text: str) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether a version is one of those that are counted."""
+    """True if a version is a number."""
     return text.isascii() and _NUMBER.fullmatch(text) is not None
 
 
 def can_be_id(text: str) -> bool:
-    """Whether a text can name a folder and stand in a message."""
+    """True if a text can name a folder and stand in a message."""
     # Against ids of strangers that are paths out of the folder, hidden, or longer than a file system takes.
     is_name = text.isprintable() and not any(c in text for c in "/\\")
     return is_name and not text.startswith(".") and 0 < len(text.encode()) <= MOST_ID_BYTES
@@ -64,7 +64,7 @@ def checked_version(value: Any, what: str, where: str) -> str:
 
 
 def version_order(version: str) -> tuple[str, int]:
-    """Sorts versions that do not stand on one another: by the number at the end of their ids, if the rest is the same."""
+    """A sort key for versions that do not stand on one another: the number at the end of their ids, if the rest is the same."""
     found = _NUMBERED.fullmatch(version)
     return (version, -1) if found is None else (found[1], int(found[2]))
 

@@ -41,7 +41,7 @@ class JsonCursor:
 
     @classmethod
     def open(cls, file: Location) -> JsonCursor:
-        """At the start of the text of a file."""
+        """A cursor at the start of the text of a file."""
         return cls(read_bytes(file), str(file))
 
     def value(self) -> Any:

@@ -33,7 +33,7 @@ def read_bytes(
 ) -> bytes:
     """The whole file, refused before reading if it is larger than ``max_bytes`` or not a plain file.
 
-    ``what`` names what the file is for, in errors. ``found``: its status, where it is known.
+    ``what`` names the use of the file, in errors. ``found``: its status, where it is known.
 
     Raises StorageError if it is not there or the store refuses, FormatError if the file is refused.
     """
@@ -140,7 +140,7 @@ def _blocks(data: bytes) -> Iterator[bytes]:
 
 
 def _follow(block: bytes, deepest: int, depth: int, in_string: int) -> tuple[int, int, int]:
-    """The deepest level so far, the level at the block's end, and whether it ends in a string."""
+    """The deepest level so far, the level at the block's end, and 1 if it ends in a string."""
     import numpy as np
 
     unescaped = block.replace(b"\\\\", b"").replace(b'\\"', b"")

@@ -1,4 +1,4 @@
-"""Where the chunks of an HDF5 dataset are, and how they are compressed.
+"""The places and the compression of the chunks of an HDF5 dataset.
 
 h5py reads the index of chunks. The engine then reads and decodes them as it does those of any format: side by side, with sizes that are
 checked; HDF5's own filter would take as much memory as a chunk claims to need. Read are chunks that are plain, or compressed by gzip
@@ -53,7 +53,7 @@ class ChunkTable(Struct, frozen=True):
 
     @property
     def memory_bytes(self) -> int:
-        """Of the places, and of the cuts of the grid."""
+        """The memory of the places, and of the cuts of the grid."""
         return CHUNK_BYTES * self.grid.count + _CUT_BYTES * sum(map(len, self.grid.cuts))
 
     def place(self, index: Index) -> tuple[int, int]:
@@ -115,7 +115,7 @@ def _places(
     wrong = damage = ""
 
     def take(one: Any) -> str | None:
-        """Nothing is raised in here, where HDF5 calls: a text ends its walk."""
+        """Takes one chunk. It never raises, since HDF5 calls it: a text ends its walk."""
         nonlocal wrong, damage
         index = [start // step for start, step in zip(one.chunk_offset, chunk, strict=True)]
         if any(at >= most for at, most in zip(index, parts, strict=True)):

@@ -1,4 +1,4 @@
-"""The datasets of an open HDF5 file by their paths, and where the elements of each are.
+"""The datasets of an open HDF5 file by their paths, and the places of their elements.
 
 Read are contiguous datasets, in place, which are all that Keras writes, and those in chunks (``keras/chunks.py``). Everything else is refused
 by name, and no link is followed.
@@ -38,7 +38,7 @@ class Dataset(Struct, frozen=True):
     Attributes:
         name: its path in the file, such as ``"layers/dense/vars/0"``.
         offset: of its first byte in the file; None for one without elements, or in chunks.
-        chunks: where they are; None for one that is contiguous.
+        chunks: the places of its chunks; None for one that is contiguous.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Dataset(Struct, frozen=True):
 def read_datasets(file: h5py.File, where: str, file_bytes: int) -> list[Dataset]:
     """Every dataset of a file of ``file_bytes``, groups in the order of their names; ``where`` names the file in errors.
 
-    Raises FormatError for what is not read, CorruptError for elements beyond the end of the file.
+    Raises FormatError for features that are not read, CorruptError for elements beyond the end of the file.
     """
     datasets, chunks = [], 0
     for name, found in walk(file, where):
@@ -190,7 +190,7 @@ def _shape(found: DatasetID, what: str) -> tuple[int, ...]:
 
 
 def _is_chunked(found: DatasetID, what: str) -> bool:
-    """Whether elements are in chunks. Raises FormatError where they are neither there nor in one range of the file itself."""
+    """True if elements are in chunks. Raises FormatError if they are neither there nor in one range of the file itself."""
     from h5py import h5d
 
     made = found.get_create_plist()

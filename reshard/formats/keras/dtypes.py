@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from h5py.h5t import TypeID
 
 ATTRIBUTE = "dtype"
-"""The attribute of a dataset of opaque elements that says what they are, a text."""
+"""The attribute, a text, that names the type of a dataset's opaque elements."""
 
 BFLOAT16 = "bfloat16"
 
@@ -92,7 +92,7 @@ def _opaque_dtype(dataset: DatasetID, found: TypeID, where: str) -> str:
 
 
 def _attribute(dataset: DatasetID) -> str:
-    """What the attribute says; "" without one. A text of variable length, as Keras writes it, means bfloat16: it writes no other.
+    """The text of the attribute; "" without one. A text of variable length, as Keras writes it, means bfloat16: it writes no other.
 
     Such a text is in a heap, and HDF5 2.0 never returns from reading one that is damaged.
     """
@@ -125,7 +125,7 @@ def _is_big_endian(found: TypeID) -> bool:
 
 
 def _kind(found: TypeID) -> str:
-    """What elements are, in words."""
+    """The kind of the elements, in words."""
     from h5py import h5t
 
     kinds = {

@@ -1,4 +1,4 @@
-"""Which files are read as weights of Keras, and what their names say."""
+"""The files that are read as weights of Keras, and the meaning of their names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHARD = re.compile(r"_[0-9]{5}\.weights\.h5\Z")
 
 
 def is_keras(root: Location) -> bool:
-    """Whether it is an HDF5 file, or has the name of one that Keras writes, so that a damaged one gets an error of its own."""
+    """True for an HDF5 file, and for a file with a name that Keras gives, so that a damaged one gets an error of its own."""
     found = root.status()
     if found is None or found.kind != "file":
         return False
@@ -32,13 +32,13 @@ def is_keras(root: Location) -> bool:
 
 
 def is_hdf5(file: Location) -> bool:
-    """Whether a file begins as HDF5."""
+    """True if a file begins as HDF5."""
     with closing(file.open()) as opened:
         return opened.read(0, len(MAGIC)) == MAGIC
 
 
 def is_shard(name: str) -> bool:
-    """Whether a name is that of one of several files, which Keras writes beside a ``.weights.json``.
+    """True for the name of one of several files, which Keras writes beside a ``.weights.json``.
 
     >>> is_shard("model_00001.weights.h5"), is_shard("model.weights.h5")
     (True, False)

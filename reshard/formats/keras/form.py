@@ -18,7 +18,7 @@ from reshard.geometry.grid import Grid
 ONE_FILE = OneFile(ENDING)
 
 _VARIABLE = re.compile(r"(?:.*/)?vars/[^/]+", re.DOTALL)
-"""The name of what Keras finds: position or name of a variable below ``vars`` of its layer."""
+"""The form of the names that Keras finds: position or name of a variable below ``vars`` of its layer."""
 
 DTYPES = tuple(sorted(frozenset(PLAIN) | OPAQUE))
 
@@ -40,7 +40,7 @@ def arrange(tensor: TargetTensor, source: StoredTensor) -> TargetTensor:
 
 
 def warnings(target: TargetCheckpoint) -> Iterator[str]:
-    """Which tensors Keras will not find, since it says nothing of names that it does not look for."""
+    """Warnings about tensors that Keras will not find: it silently ignores names that it does not look for."""
     unknown = [name for name in target.tensors if not _VARIABLE.fullmatch(name)]
     if unknown:
         more = f" and {len(unknown) - 1:,} more" if unknown[1:] else ""

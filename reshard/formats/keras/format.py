@@ -1,4 +1,4 @@
-"""Weights of Keras as a format: what the registry knows of it."""
+"""Weights of Keras as a format: its entry in the registry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reshard.storage.location import Location
 
 
 def _is_replaceable(root: Location) -> bool:
-    """Whether it is an HDF5 file with the ending of Keras' weights. Files that Keras saved are replaced too."""
+    """True if it is an HDF5 file with the ending of Keras' weights. Files that Keras saved are replaced too."""
     return root.name.endswith(ENDING) and is_hdf5(root)
 
 

@@ -1,6 +1,6 @@
 """Opens HDF5 files with h5py, from disks and buckets alike, and gives its errors one form.
 
-h5py reads through a Python file object, so that it opens no file by itself: neither the one that is asked for nor one that a link
+h5py reads through a Python file object, so that it opens no file by itself, neither the given one nor one that a link
 names. It is imported when a file is opened.
 """
 
@@ -25,7 +25,7 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 """The first bytes of an HDF5 file."""
 
 _BLOCK_BYTES = 512 << 10
-"""What one request asks a bucket for: h5py reads some hundred bytes at a time."""
+"""Bytes that one request asks a bucket for: h5py reads some hundred bytes at a time."""
 
 _MOST_TEXT = 200
 """Characters of a message of HDF5 that are shown."""
@@ -43,7 +43,7 @@ def require_h5py() -> None:
 
 @contextmanager
 def opened_hdf5(place: Location) -> Iterator[h5py.File]:
-    """The open HDF5 file; what h5py raises in the block becomes one error of this project.
+    """The open HDF5 file; any error of h5py in the block becomes one error of this project.
 
     Raises MissingPackageError without h5py, StorageError where the file cannot be read, CorruptError where it is damaged.
     """

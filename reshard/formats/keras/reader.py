@@ -49,21 +49,21 @@ TENSOR_BYTES = 2500
 """Memory of an open tensor, without its name."""
 
 OPENED_TENSOR_BYTES = 4000
-"""Memory of a tensor while it is opened: HDF5 keeps what it read of the file's metadata."""
+"""Memory of a tensor while it is opened: HDF5 keeps the file's metadata that it has read."""
 
 
 def open_keras(root: Location, record: RecordUse = "checked", uri: str = "") -> Reader:
     """Opens a file of weights.
 
     Args:
-        record: how to use what this project recorded in it: refuse contradictions, use the parts that fit, or nothing.
+        record: the use of this project's record in it: refuse contradictions, use the parts that fit, or nothing.
         uri: the file as the user named it.
 
     Raises:
         MissingPackageError: h5py is not installed.
         StorageError: the file is not there or cannot be read.
         CorruptError: it is damaged, or contradicts itself.
-        FormatError: it uses what is not supported.
+        FormatError: it uses an unsupported feature.
     """
     uri = uri or str(root)
     found = root.status()
@@ -99,7 +99,7 @@ def _kinds_of(arrays: Sequence[Dataset]) -> dict[str, tuple[str, tuple[int, ...]
 
 
 def leaf_count(root: Location) -> int:
-    """How many datasets a file has; 0 where it cannot be read, which opening it reports."""
+    """The number of datasets in a file; 0 if it cannot be read, which opening it reports."""
     try:
         with opened_hdf5(root) as file:
             return sum(1 for _ in walk(file, str(root)))
@@ -181,16 +181,16 @@ NAME = FILE_NAME
 
 
 def is_record(dataset: Dataset) -> bool:
-    """Whether a dataset is the record, and no tensor."""
+    """True if a dataset is the record, and no tensor."""
     return dataset.name == NAME and dataset.dtype == "uint8" and len(dataset.shape) == 1
 
 
 def read_record(
     datasets: Sequence[Dataset], file: Location, version: str, record: RecordUse
 ) -> SliceFile:
-    """What was recorded in a file; an empty record where there is none, or none is wanted.
+    """The record in a file; an empty one where there is none, or none is wanted.
 
-    Raises CorruptError for one that is damaged, where it is to be checked.
+    Raises CorruptError for a damaged one that is to be checked.
     """
     found = next(filter(is_record, datasets), None)
 

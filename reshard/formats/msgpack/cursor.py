@@ -1,8 +1,8 @@
-"""Reads a msgpack file value by value: what is passed over, such as the bytes of arrays, is never held in memory.
+"""Reads a msgpack file value by value: skipped bytes, such as those of arrays, are never held in memory.
 
 The format: https://github.com/msgpack/msgpack/blob/master/spec.md. A reader of this project's own, since the arrays of a file
 may take gigabytes, and the packages msgspec and msgpack hold all of a file and tell no offsets. Files come from
-strangers: a length is compared with what is left of the file before anything is made of it.
+strangers: a length is compared with the rest of the file before anything is made of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SIZED: dict[int, tuple[MsgpackKind, int]] = {
     0xC9: ("ext", 4), 0xD9: ("str", 1), 0xDA: ("str", 2), 0xDB: ("str", 4), 0xDC: ("array", 2),
     0xDD: ("array", 4), 0xDE: ("map", 2), 0xDF: ("map", 4),
 }  # fmt: skip
-"""The kinds whose size follows, and in how many bytes."""
+"""The kinds whose size follows, and the bytes of that size."""
 _FIXED_EXT = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _SHORT: tuple[tuple[int, int, MsgpackKind], ...] = (
     (0x80, 0x8F, "map"), (0x90, 0x9F, "array"), (0xA0, 0xBF, "str"),
@@ -121,7 +121,7 @@ class MsgpackCursor:
         raise self.corrupt(f"expected a value, found the byte {first:#04x}", start)
 
     def take(self, nbytes: int) -> bytes:
-        """The next bytes, of which there must be so many."""
+        """The next bytes, all of which must be there."""
         if nbytes > self.end - self.at:
             raise self.corrupt(f"expected {nbytes:,} more bytes, found {self.end - self.at:,}")
         if not self._start <= self.at <= self._start + len(self._window) - nbytes:
@@ -142,7 +142,7 @@ class MsgpackCursor:
             raise self.corrupt("the file became shorter while it was read")
 
     def skip(self, nbytes: int) -> int:
-        """Passes over bytes, of which there must be so many; where they begin."""
+        """Passes over bytes, all of which must be there; returns the offset of the first."""
         start = self.at
         if nbytes > self.end - start:
             raise self.corrupt(f"expected {nbytes:,} more bytes, found {self.end - start:,}")
@@ -171,6 +171,6 @@ def first_bytes(file: Location, found: FileStatus) -> bytes:
 
 
 def _window_sizes(file: Location) -> tuple[int, int]:
-    """How much is read at once at first, and at most."""
+    """The bytes of the first read, and the most of any read."""
     is_near = not file.traits.range_bytes
     return (WINDOW_BYTES, WINDOW_BYTES) if is_near else (FIRST_REQUEST_BYTES, MOST_REQUEST_BYTES)

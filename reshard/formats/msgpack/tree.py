@@ -29,7 +29,7 @@ class _Container:
     Attributes:
         characters: of its name.
         keys: those that were read, of a map; None for an array.
-        end: where its ext ends, for a tuple.
+        end: the offset behind its ext, for a tuple.
     """
 
     __slots__ = ("characters", "end", "entries", "keys", "left", "path")
@@ -45,7 +45,7 @@ class _Container:
 class MsgpackTree:
     """Iterates over the leaves of the tree in a file, and expects that the file ends with it.
 
-    Raises CorruptError for damage, FormatError for what is not supported and for sizes beyond any real tree.
+    Raises CorruptError for damage, FormatError for unsupported features and for sizes beyond any real tree.
     """
 
     def __init__(self, cursor: MsgpackCursor) -> None:

@@ -3,7 +3,7 @@
 A block is (https://google.github.io/tensorstore/kvstore/ocdbt/index.html, storage format)::
 
     magic (big-endian), length (8 bytes), version 0, compression (0 none, 1 zstd)
-    body, of which the table of data files is a part
+    body, with the table of data files in it
     CRC32C of the whole block
 
 Numbers are varints unless noted otherwise, stored column by column.
@@ -35,7 +35,7 @@ MAX_WINDOW_BYTES = 1 << 27
 _HEADER = struct.Struct(">I8sBB")
 _BLOCK_BYTES = 64 << 10
 READ_AHEAD_BYTES = 1 << 20
-"""Where requests take long, a block is read in one of this size, or a few."""
+"""Bytes of a request where requests take long: a block is read in one, or a few."""
 
 _MAX_VARINT_BYTES = 10
 """Numbers below 2^64; those from 2^63 on only mean "missing"."""
@@ -46,7 +46,7 @@ class IndexBlock:
 
     Args:
         magic: its first four bytes.
-        kind: what it should be, for messages.
+        kind: its expected kind, for messages.
         where: names database and block in messages.
 
     Raises CorruptError for anything that contradicts the format, StorageError if the file cannot be read.
@@ -172,7 +172,7 @@ class Body:
         return np.concatenate(found)
 
     def _some(self, count: int) -> Column:
-        """As many of the next ``count`` varints as are in memory, at least one."""
+        """The part of the next ``count`` varints that is in memory, at least one."""
         import numpy as np
 
         while True:

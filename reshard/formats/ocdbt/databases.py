@@ -44,7 +44,7 @@ class Databases:
         self._stored: dict[str, frozenset[bytes]] = {}
 
     def open(self, root: Location) -> None:
-        """Opens the databases, and writes what is known before the data; may be called again."""
+        """Opens the databases, and writes the values that are known before the data; may be called again."""
         for name, values in self._literals.items():
             place = root / name
             place.make_folder()
@@ -67,14 +67,14 @@ class Databases:
             ) from error
 
     def holds(self, name: str, index: Index) -> bool:
-        """Whether a chunk that an earlier run stored is there; called once they are open."""
+        """True if a chunk that an earlier run stored is there; called once they are open."""
         folder, key = self._key(name, index)
         if folder not in self._stored:
             self._stored[folder] = _stored_keys(self._open[folder])
         return key.encode() in self._stored[folder]
 
     def owns(self, file: str) -> bool:
-        """Whether the file is part of a database: its manifest, or data below ``d``."""
+        """True if the file is part of a database: its manifest, or data below ``d``."""
         parent, _, name = file.rpartition("/")
         above, _, last = parent.rpartition("/")
         return (parent in self._literals and name == "manifest.ocdbt") or (

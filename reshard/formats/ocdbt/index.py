@@ -5,7 +5,7 @@ A database is a manifest that names the root of a B-tree of nodes in data files
 keys below it, which the keys of a leaf omit. Small values are in the node itself. Nodes are decoded in a stream,
 since TensorStore's dump of a node of 200,000 keys takes 250 MiB.
 
-With Orbax each process writes a database of its own (``ocdbt.process_N``), At the end their trees, but not their
+With Orbax each process writes a database of its own (``ocdbt.process_N``). At the end their trees, but not their
 values, are merged into one manifest. If that manifest is missing, the union of the processes' databases is the index.
 """
 
@@ -111,7 +111,7 @@ class OcdbtIndex:
         return _ENTRY_BYTES * len(self) + self._keys.nbytes + sum(map(len, self._inline))
 
     def below(self, prefix: str) -> Iterator[str]:
-        """What follows ``prefix`` in the keys that begin with it, in order."""
+        """The rest of each key that begins with ``prefix``, in order."""
         begin = prefix.encode("utf-8", "surrogatepass")
         for i in range(bisect_left(self._keys, begin), len(self._keys)):
             key = self._keys[i]

@@ -123,7 +123,7 @@ def _dumped_root(database: Location, where: str) -> Root | None:
 
 
 def _dumped_manifest(database: Location, where: str) -> Any:
-    """TensorStore reads copies in memory: it would wait for a pipe, and reads files of any size."""
+    """The manifest as TensorStore dumps it, from copies in memory: by itself it would wait for a pipe, and read files of any size."""
     ts = tensorstore(f"read {where}")
     copies = ts.KvStore.open({"driver": "memory"}, context=ts.Context()).result()
     names = [entry.name for entry in database.entries() if entry.name.startswith("manifest")]

@@ -118,7 +118,7 @@ class Node:
             yield NodeEntry(key[:kept], self._files[number], offset, length)
 
     def _key_lengths(self) -> tuple[Column, Column]:
-        """For each key the checked lengths of the prefix that it shares with the one before, and of its rest."""
+        """The checked lengths, for each key, of the prefix that it shares with the one before, and of its rest."""
         import numpy as np
 
         shared = np.concatenate([np.zeros(1, np.int64), self._body.column(self.count - 1)])

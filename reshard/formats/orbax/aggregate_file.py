@@ -2,7 +2,7 @@
 
 It holds the tree. A leaf is its own value, where it was saved with ``SaveArgs(aggregate=True)``, as Flax's
 ``save_args_from_target`` asks for arrays of one device; else it is the text ``PLACEHOLDER://`` and the name of its array's folder.
-Before 0.4.2 there is no ``_METADATA``, so that it is all that tells the tree.
+Before 0.4.2 there is no ``_METADATA``, so that only this file has the tree.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Aggregate(Struct, frozen=True):
 
 
 def is_aggregate(folder: Location) -> bool:
-    """Whether a folder has the file, with a tree in it."""
+    """True if a folder has the file, with a tree in it."""
     file = folder / AGGREGATE
     found = file.status()
     if found is None or found.kind != "file":
@@ -56,7 +56,7 @@ def is_aggregate(folder: Location) -> bool:
 def read_aggregate(folder: Location) -> Aggregate | None:
     """The content of the file; None where there is none, or none with a tree in it.
 
-    Raises CorruptError for damage, FormatError for what is not supported.
+    Raises CorruptError for damage, FormatError for an unsupported feature.
     """
     if not is_aggregate(folder):
         return None
@@ -69,7 +69,7 @@ def read_aggregate(folder: Location) -> Aggregate | None:
 
 
 def count_values(folder: Location) -> int:
-    """How many leaves the file has; 0 where there is none."""
+    """The number of leaves in the file; 0 where there is none."""
     return sum(1 for _ in _leaves(folder / AGGREGATE)) if is_aggregate(folder) else 0
 
 
@@ -87,7 +87,7 @@ def placeholder_name(value: Value) -> str | None:
 
 
 def _refuse_t5x(values: dict[Path, Value], where: str) -> None:
-    """T5X wrote a file of the same name, in which arrays are the specs of TensorStore: no leaf would be what it says."""
+    """Refuses the file of the same name by T5X, whose leaves are specs of TensorStore in place of arrays."""
     names = [tuple(key.key for key in path) for path in values]
     is_state = ("version",) in names and any(name[:2] == ("optimizer", "target") for name in names)
     if is_state or any(name[-2:] == ("kvstore", "driver") for name in names):

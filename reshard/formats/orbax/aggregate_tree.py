@@ -1,7 +1,7 @@
 """The leaves of an item: those of ``_METADATA`` with the values that the file ``checkpoint`` keeps, or those of that file alone.
 
-As stock Orbax 0.12 restores them (``PyTreeCheckpointHandler._get_internal_metadata``), a value that the file keeps counts more than
-what ``_METADATA`` says of the leaf: it comes back as a numpy array, a Python number or text. A leaf that has a value, but
+As stock Orbax 0.12 restores them (``PyTreeCheckpointHandler._get_internal_metadata``), a value that the file keeps overrides
+the leaf's entry in ``_METADATA``: it comes back as a numpy array, a Python number or text. A leaf that has a value, but
 neither there nor in an array of its own, is an error here; stock Orbax gives its metadata in its place.
 
 Values are arrays that the rest of the project reads like any other. The bytes of arrays stay in the file, and are read from
@@ -68,12 +68,12 @@ class OpenTree(Struct, frozen=True):
 
     @property
     def strings(self) -> dict[str, str]:
-        """Those of the values that are strings."""
+        """The values that are strings."""
         return {name: value for name, value in self.values.items() if isinstance(value, str)}
 
 
 def read_tree(files: MetadataFiles) -> OpenTree:
-    """The leaves of the item in a folder, each with where its value is.
+    """The leaves of the item in a folder, each with the place of its value.
 
     Raises CorruptError for a leaf whose value is nowhere, and as ``read_tree_metadata`` and ``read_aggregate``.
     """
@@ -116,7 +116,7 @@ def _leaf(path: Path, value: Value, where: str) -> MetadataLeaf:
 
 
 def _metadata_of(value: Value) -> dict[str, Any]:
-    """The ``value_metadata`` of a leaf. What an array in a folder was before it was saved is not known: stock Orbax gives a
+    """The ``value_metadata`` of a leaf. The original type of an array in a folder is not known: stock Orbax gives a
     numpy array."""
     if isinstance(value, ArrayBytes) or placeholder_name(value) is not None:
         return _ARRAY
@@ -141,7 +141,7 @@ def _with_value(leaf: MetadataLeaf, kept: Mapping[str, Value]) -> MetadataLeaf:
 
 
 def _kept(tree: TreeMetadata, aggregate: Aggregate | None) -> dict[str, Value]:
-    """The kept values by param name. Raises CorruptError for one that is no leaf: it would be lost without a word."""
+    """The kept values by param name. Raises CorruptError for one that is no leaf: it would be lost silently."""
     if aggregate is None:
         return {}
     found = dict(_by_keys(aggregate))

@@ -12,7 +12,7 @@ Orbax 0.5.9 and older wrote no ``_CHECKPOINT_METADATA``.
 
 When is a checkpoint unfinished? On a local file system Orbax 0.12 commits by a rename: every directory whose name does
 not contain ``.orbax-checkpoint-tmp`` is finished (``_src/path/atomicity.py``,
-``AtomicRenameTemporaryPath.validate_final``). In a bucket, which renames no folder, only what has
+``AtomicRenameTemporaryPath.validate_final``). In a bucket, which renames no folder, only a folder with
 ``commit_success.txt`` is finished: a checkpoint at its top, and an item in its folder to be opened by itself. A partial save
 of the v1 API makes ``2.partial_save``, with ``2.partial_save.pending_<time>_<id>`` for each call, until ``partial.finalize`` merges
 and renames it to ``2`` (``experimental/v1/_src/partial``); each of these is a checkpoint by its files, and a part of one. Orbax
@@ -48,7 +48,7 @@ CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
 V1_MARKER = "orbax.checkpoint"
 DELETION_RECORD = "_CHECKPOINT_DELETION"
 TEMPORARY = (".orbax-checkpoint-tmp", ".partial_save")
-"""What the name of a folder has in it until Orbax commits it."""
+"""Parts of a folder's name until Orbax commits it."""
 
 MARKERS = (TREE_METADATA, CHECKPOINT_METADATA, V1_MARKER)
 
@@ -67,12 +67,12 @@ def final_name(name: str) -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether Orbax gives a folder that name only until it commits it."""
+    """True if Orbax gives a folder that name only until it commits it."""
     return final_name(name) != name
 
 
 def marks_of(folder: Location) -> Marks | None:
-    """Where a folder has the marker files of an Orbax checkpoint, finished or not: at its top, or in folders of items only.
+    """The place of the marker files of an Orbax checkpoint, finished or not: the top of a folder, or only folders of items.
 
     Old versions of Orbax put none at the top of a step, so that the folder may also be something else.
     """
@@ -88,27 +88,27 @@ def marks_of(folder: Location) -> Marks | None:
 
 
 def is_orbax(folder: Location) -> bool:
-    """Whether a folder has the marker files of an Orbax checkpoint, finished or not."""
+    """True if a folder has the marker files of an Orbax checkpoint, finished or not."""
     return marks_of(folder) is not None
 
 
 def has_tree(folder: Location) -> bool:
-    """Whether a folder has a file that lists the leaves of a tree, or is an item that is one array."""
+    """True if a folder has a file that lists the leaves of a tree, or is an item that is one array."""
     return (folder / TREE_METADATA).exists() or is_aggregate(folder) or has_array(folder)
 
 
 def is_composite(folder: Location) -> bool:
-    """Whether a checkpoint has its trees in folders of items, as CheckpointManager saves every step."""
+    """True if a checkpoint has its trees in folders of items, as CheckpointManager saves every step."""
     return (folder / CHECKPOINT_METADATA).is_file() and not has_tree(folder)
 
 
 def _entries(folder: Location) -> Sequence[Entry]:
-    """What is in a folder; nothing where there is none. In a bucket one listing is cheaper than several look-ups."""
+    """The entries of a folder; none where there is no folder. In a bucket one listing is cheaper than several look-ups."""
     return folder.entries() if folder.is_folder() else ()
 
 
 def is_finished(folder: Location) -> bool:
-    """Whether the checkpoint was committed."""
+    """True if the checkpoint was committed."""
     try:
         _refuse_unfinished(folder)
     except IncompleteCheckpointError:
@@ -272,7 +272,7 @@ USUAL_NAME = "checkpoint"
 
 
 def has_array(folder: Location) -> bool:
-    """Whether a folder holds an array under the usual name."""
+    """True if a folder holds an array under the usual name."""
     array = folder / USUAL_NAME
     # The listing of a bucket's folder tells that it has none of that name, without another request.
     return array.is_folder() and (array / ZARR2_FILE).exists()
@@ -288,5 +288,5 @@ def array_name(folder: Location) -> str | None:
 
 
 def is_array_handler(handler: str) -> bool:
-    """Whether an item was saved by the handler of single arrays."""
+    """True if an item was saved by the handler of single arrays."""
     return handler.rpartition(".")[2] == HANDLER

@@ -22,7 +22,7 @@ def metadata_of_orbax(container: Container, recorded: KeptMetadata) -> KeptMetad
 
 
 def _own(container: Container) -> dict[str, Any]:
-    """What the container says by itself. Of several trees each has its name, so that none is taken for the only tree of another target."""
+    """The container's own texts. Keys of several trees have the tree's name, so that none is taken for the only tree of another target."""
     trees = [item for item in container.items if item.is_tree]
     found = {
         f"{_TREE} {tree.name}" if trees[1:] else _TREE: tree.meta.get(_MEMBER) for tree in trees
@@ -32,7 +32,7 @@ def _own(container: Container) -> dict[str, Any]:
 
 
 def with_custom_metadata(target: TargetCheckpoint) -> TargetCheckpoint:
-    """The target with what came through another format in its own place, so that the record keeps only what has none."""
+    """The target with texts from another format in their own place, so that the record keeps only those that have none."""
     container = target.container
     held = _own(container)
     left = {key: text for key, text in target.metadata.custom.items() if key not in held}

@@ -34,11 +34,11 @@ from reshard.storage.location import Location
 
 FETCHED_AT_ONCE = 256
 MAX_FETCHED_BYTES = 64 << 10
-"""Where requests take long, the metadata of so many arrays is read at once, if it is no longer than this."""
+"""Arrays whose metadata is read at once where requests take long, and the most bytes that each may have for that."""
 
 
 class ArrayFiles(Struct, frozen=True):
-    """Where the values of one tensor are looked up."""
+    """The look-up of the values of one tensor."""
 
     param_name: str
     zarr: ZarrArray
@@ -46,7 +46,7 @@ class ArrayFiles(Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """How the keys of its values begin."""
+        """The prefix of the keys of its values."""
         return key_prefix(self.param_name)
 
     def key(self, below: str) -> str:
@@ -129,7 +129,7 @@ def _shared_parse() -> Parse:
 
 
 def _metadata_keys(leaf: MetadataLeaf, tree: TreeMetadata) -> Iterator[tuple[str, str, str]]:
-    """Where an array's metadata may be: key, name of the file, and what it is, for messages."""
+    """The possible places of an array's metadata: key, name of the file, and its description for messages."""
     prefix = key_prefix(leaf.param_name)
     for name in (ZARR3_FILE, ZARR2_FILE) if tree.uses_zarr3 else (ZARR2_FILE, ZARR3_FILE):
         yield prefix + name, name, f"tensor {leaf.name!r}, {prefix}{name}"
@@ -138,7 +138,7 @@ def _metadata_keys(leaf: MetadataLeaf, tree: TreeMetadata) -> Iterator[tuple[str
 def _fetch(
     leaves: Sequence[MetadataLeaf], tree: TreeMetadata, values: Values
 ) -> dict[Extent, bytes]:
-    """Metadata of many arrays at once, where a request for each would take long. What it lacks is read alone."""
+    """Metadata of many arrays at once, where a request for each would take long. Missing ones are read alone."""
     extents = []
     for leaf in leaves:
         looked_up = (values.find(key, where) for key, _, where in _metadata_keys(leaf, tree))
@@ -186,7 +186,7 @@ def tensorstore_encoding(
         data: the array's metadata, which ``parse_zarr`` has accepted.
         file_name: its file, ``.zarray`` or ``zarr.json``.
         chunk_shape: shape of one encoded chunk.
-        stores_fill: whether a missing part of a chunk is an error; the spec then says so.
+        stores_fill: True if a missing part of a chunk is an error; the spec then says so.
         where: tensor and file, for errors.
 
     Raises FormatError with TensorStore's message if it does not know the codecs.

@@ -44,6 +44,6 @@ def _files_in_use(folder: Location) -> Iterator[str]:
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a file of an item, by its path in it, is part of an OCDBT database."""
+    """True if a file of an item, by its path in it, is part of an OCDBT database."""
     first, _, rest = name.partition("/")
     return name == MANIFEST or (first == "d" and bool(rest)) or first.startswith(PROCESS_PREFIX)

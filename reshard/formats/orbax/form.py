@@ -21,7 +21,7 @@ class OrbaxForm(Form, frozen=True):
     """An Orbax target.
 
     Attributes:
-        ocdbt: whether all arrays of an item are kept in one OCDBT database.
+        ocdbt: True if all arrays of an item are kept in one OCDBT database.
         style: of the container; None keeps the source's.
         compression: of every chunk; None keeps each tensor's own.
         chunk_bytes: larger chunks are subdivided.

@@ -1,4 +1,4 @@
-"""Orbax as a format: what the registry knows of it."""
+"""Orbax as a format: its entry in the registry."""
 
 from __future__ import annotations
 

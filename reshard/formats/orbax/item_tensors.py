@@ -64,7 +64,7 @@ def open_item(
         item: as the container lists it.
         prefix: put before each name; ``"item/"`` if the container has ``naming_items``.
         recorded: its ``slices.json``, or None.
-        check: whether each array's metadata must have its recorded digest.
+        check: True if each array's metadata must have its recorded digest.
     """
     opened = read_tree(files)
     tree, kept = opened.tree, opened.values
@@ -143,7 +143,7 @@ def _meta(leaf: MetadataLeaf) -> dict[str, Any]:
 
 
 def _name(prefix: str, leaf: MetadataLeaf) -> str:
-    """A bare array, which has no keys, is named like its item."""
+    """The name of a leaf; a bare array, which has no keys, is named like its item."""
     return prefix + leaf.name if leaf.path else prefix.removesuffix("/")
 
 
@@ -259,7 +259,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def leaf_count(root: Location) -> int:
-    """How many leaves the trees of a checkpoint have; 0 if it has none.
+    """The number of leaves in the trees of a checkpoint; 0 if it has none.
 
     Files that cannot be read or are too large are not counted: opening them raises the error.
     """

@@ -47,7 +47,7 @@ def check_leaves(leaves: Sequence[Leaf]) -> None:
 
 
 def has_bytes(leaf: Leaf) -> bool:
-    """Whether the leaf has bytes of its own under its dotted name: a tensor or a string."""
+    """True if the leaf has bytes of its own under its dotted name: a tensor or a string."""
     return leaf.tensor or "string" in leaf.meta
 
 

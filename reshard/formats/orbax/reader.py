@@ -1,4 +1,4 @@
-"""Reading Orbax checkpoints: v0 and v1, zarr 2 and 3, OCDBT and plain files; and which files of a checkpoint are chunks.
+"""Reading Orbax checkpoints: v0 and v1, zarr 2 and 3, OCDBT and plain files; and the test for files that are chunks.
 
 Opening reads metadata only: the container, each item's tree, the databases' B-trees and each
 array's zarr metadata. ``locate`` then finds a chunk's bytes by a bisect (OCDBT) or one ``stat``
@@ -45,8 +45,8 @@ def open_orbax(folder: Location, record: RecordUse = "checked", uri: str = "") -
 
     Args:
         folder: viewed as one checkpoint, so that its files are in it.
-        record: how to use slices.json: refuse contradictions, use the parts that fit, or use only how names are
-            formed.
+        record: the use of slices.json: refuse contradictions, use the parts that fit, or take only the form of
+            names.
         uri: the folder as the user named it.
 
     Raises:
@@ -114,7 +114,7 @@ _METADATA_FOLDERS = frozenset({ARRAY_METADATAS})
 def _container_record(
     files: MetadataFiles, records: _Records, record: RecordUse
 ) -> SliceFile | None:
-    """The container's own slices.json, in a folder of which no tree is."""
+    """The container's own slices.json, if its folder is not also that of a tree."""
     if record != "ignored":
         return _recorded(files, records, "", record)
     try:
@@ -142,7 +142,7 @@ def _recorded(
 
 
 class _Records:
-    """The slices.json of a checkpoint's folders; keeps what each says of its origin."""
+    """The slices.json of a checkpoint's folders; keeps the origin that each records."""
 
     def __init__(self, root: Location) -> None:
         self._root = root
@@ -210,7 +210,7 @@ class OrbaxChunks(Chunks):
         return extent
 
     def lacking(self, names: Iterable[str]) -> dict[str, Stored]:
-        """Of these tensors those of which chunks are not stored."""
+        """The tensors, among these, with chunks that are not stored."""
         found = ((name, stored_values(self._arrays[name])) for name in names)
         return {name: stored for name, stored in found if stored.missing}
 
@@ -279,7 +279,7 @@ _NUMBER = r"(0|[1-9][0-9]{0,18})"
 
 
 def is_value(key: str, zarr: ZarrArray) -> bool:
-    """Whether a key, below the array's own, is that of a value within the array's bounds."""
+    """True for the key, below the array's own, of a value within the array's bounds."""
     match = _pattern(len(zarr.shape), zarr.separator, zarr.prefixed).fullmatch(key)
     return match is not None and all(
         int(position) * value < size
@@ -288,12 +288,12 @@ def is_value(key: str, zarr: ZarrArray) -> bool:
 
 
 def value_count(zarr: ZarrArray) -> int:
-    """How many values the array has where all are stored."""
+    """The number of values of an array whose values are all stored."""
     return math.prod(-(-n // v) for n, v in zip(zarr.shape, zarr.value_shape, strict=True))
 
 
 def stored_values(array: ArrayFiles) -> Stored:
-    """How many values an array should have, and how many are not stored, by one look at all of its keys."""
+    """The number of values of an array, and of those that are not stored, by one look at all of its keys."""
     found = sum(is_value(key, array.zarr) for key in array.values.below(array.prefix))
     count = value_count(array.zarr)
     return Stored(count - found, count)
@@ -320,7 +320,7 @@ class ChunkFiles:
                     self._arrays[f"{top}{array.param_name}".rstrip("/")] = array
 
     def __contains__(self, path: str) -> bool:
-        """Whether a path below the checkpoint is a chunk within its tensor's bounds."""
+        """True if a path below the checkpoint is a chunk within its tensor's bounds."""
         steps = path.split("/")
         for depth in range(len(steps) - 1, -1, -1):
             array = self._arrays.get("/".join(steps[:depth]))

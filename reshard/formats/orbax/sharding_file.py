@@ -1,4 +1,4 @@
-"""``_sharding``: which mesh axes split each array, as its saver had it.
+"""``_sharding``: the mesh axes that split each array, as its saver had it.
 
 A JSON object from urlsafe-base64 of the param name to *text* that is JSON again
 (``_src/metadata/sharding.py`` of Orbax 0.12)::

@@ -3,7 +3,7 @@
 ``_METADATA`` lists every leaf with its path and the type of its value; shapes and dtypes are
 elsewhere (``zarr_metadata``). Orbax names the files of a leaf by its path joined with dots (the
 *param name*), which is ambiguous: ``{"a.b": {"c": …}}`` and ``{"a": {"b.c": …}}`` share files, and
-stock Orbax mixes them up without a word. Such trees are refused here. So are paths that collide once joined with
+stock Orbax mixes them up silently. Such trees are refused here. So are paths that collide once joined with
 slashes, and names that would lead out of the checkpoint's folder.
 """
 
@@ -60,7 +60,7 @@ class MetadataLeaf(Struct, frozen=True):
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is an array or a number; ``aggregate_tree`` makes sure that what is skipped has no value."""
+        """True for an array and a number; ``aggregate_tree`` makes sure that skipped leaves have no value."""
         return not self.value["skip_deserialize"] and not self.is_string
 
 
@@ -68,8 +68,8 @@ class TreeMetadata(Struct, frozen=True):
     """The content of ``_METADATA``.
 
     Attributes:
-        uses_zarr3: whether arrays have ``zarr.json``, else ``.zarray``.
-        stores_fill: whether chunks that equal the fill value were stored, so that no chunk may be missing; False if it
+        uses_zarr3: True if arrays have ``zarr.json``, else ``.zarray``.
+        stores_fill: True if chunks that equal the fill value were stored, so that no chunk may be missing; False if it
             is not recorded.
         kept: metadata of the whole tree that is copied: ``custom_metadata``, and ``value_metadata_tree`` (rich types)
             if there is one.
@@ -221,7 +221,7 @@ def _no_file(param_name: str, where: str) -> FormatError:
 
 
 def key_prefix(param_name: str) -> str:
-    """How the keys of an array's files begin; those of an array without a name are at the top."""
+    """The prefix of the keys of an array's files; "" for an array without a name, whose files are at the top."""
     return param_name if not param_name or param_name.endswith("/") else f"{param_name}/"
 
 

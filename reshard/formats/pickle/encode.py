@@ -28,7 +28,7 @@ class Global(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """What a function returns."""
+    """The result of a function call."""
 
     function: Global
     arguments: tuple[Any, ...] = ()
@@ -42,7 +42,7 @@ class New(Struct, frozen=True):
 
 
 class Reference(Struct, frozen=True):
-    """A reference to what is outside of the pickle."""
+    """A reference to an object outside of the pickle."""
 
     to: tuple[Any, ...]
 

@@ -1,8 +1,8 @@
 """Reads a pickle without running it: no module is imported, no class is looked up, and nothing is called.
 
-A pickle is a program for a small machine with a stack (``pickletools`` in Python's library describes its opcodes). What the
-program would import is a ``Name`` here, and what it would build or call a ``Built``, whatever it is. Those opcodes are known that
-Python writes in protocols 2 to 5.
+A pickle is a program for a small machine with a stack (``pickletools`` in Python's library describes its opcodes). A name
+that the program would import is a ``Name`` here; an object that it would build, or a call, is a ``Built``. The opcodes that
+Python writes in protocols 2 to 5 are known.
 
 A pickle may be from a stranger, so that the bytes, the opcodes, the values, the stack and the length of a text are limited. Nothing
 here is recursive. A result may be deep or contain itself: code that walks it must limit its steps.
@@ -42,18 +42,18 @@ _STOP = ord(".")
 
 
 class UnknownNameError(FormatError):
-    """A pickle that names what is not on the list."""
+    """A pickle that uses a name that is not on the list."""
 
 
 def read_pickle(
     data: bytes, names: Mapping[str, str], where: str, *, is_closed: bool = False
 ) -> Any:
-    """What a pickle describes, as nodes.
+    """The object that a pickle describes, as nodes.
 
     Args:
-        names: what a ``Name`` calls the names of the pickle, by module and name with a dot between; any other is called just so.
+        names: the text of a ``Name``, by module and name with a dot between; any other name is its own text.
         where: the file, for messages.
-        is_closed: whether another name is refused: in a file whose content is known to its end, it means something that would be missed.
+        is_closed: True refuses any other name: in a file of fully known content it stands for something that would be missed.
 
     Raises:
         UnknownNameError: it uses another name, which is refused.
@@ -299,4 +299,4 @@ _OPCODES: Mapping[int, Callable[[Machine], Any]] = {
         "Q": lambda m: m.push(Persistent(m.pop())),
     }.items()
 }
-"""What each opcode does; STOP ends the program."""
+"""The action of each opcode; STOP ends the program."""

@@ -74,7 +74,7 @@ class Machine:
         return self.stack.pop()
 
     def since_mark(self) -> list[Any]:
-        """Takes what was pushed since the last MARK."""
+        """Takes the values that were pushed since the last MARK."""
         start = self.marks.pop()
         taken = self.stack[start:]
         del self.stack[start:]

@@ -1,7 +1,7 @@
-"""What the interpreter of pickles makes in place of Python objects: records that do nothing.
+"""The records that the interpreter of pickles makes in place of Python objects; they do nothing.
 
 Numbers, text, bytes, None, tuples and lists are themselves. A dict is a ``Table``, which looks nothing up, so that no key is ever
-hashed. A class or a function is a ``Name``, and what a pickle would build or call is a ``Built``.
+hashed. A class or a function is a ``Name``; an object that a pickle would build, or a call, is a ``Built``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ SET, FROZENSET = "set", "frozenset"
 
 
 class Name(Struct, frozen=True):
-    """A class or a function that a pickle names; ``text`` is what the list of known names calls it, else module and name."""
+    """A class or a function that a pickle names; ``text`` is its entry in the list of known names, else module and name."""
 
     text: str
 
 
 class Persistent(Struct, frozen=True):
-    """A reference to what is outside of the pickle, such as a storage of torch."""
+    """A reference to an object outside of the pickle, such as a storage of torch."""
 
     reference: Any
 
-    def __repr__(self) -> str:  # what it refers to may be deep
+    def __repr__(self) -> str:  # its target may be deep
         return "Persistent(…)"
 
 
@@ -60,7 +60,7 @@ class Built:
         arguments: with which it would be.
         state: given by BUILD; None before.
         table: its items, where it is a kind of dict.
-        items: what it has, where it is a kind of list, or a set.
+        items: its elements, where it is a kind of list, or a set.
     """
 
     __slots__ = ("arguments", "items", "name", "state", "table")

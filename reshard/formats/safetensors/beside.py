@@ -1,4 +1,4 @@
-"""What lies beside the weights of a safetensors folder, such as config.json or the folder of a tokenizer."""
+"""The files beside the weights of a safetensors folder, such as config.json or the folder of a tokenizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ would double the target; the largest tokenizers take 40 MB."""
 
 
 _OF_THE_RUN = OF_RECORDS | {COMMIT_MARKER, UNFINISHED_MARK}
-"""What reshard wrote about the checkpoint itself. A marker that is carried would say that its copy is complete."""
+"""Files that reshard wrote about the checkpoint itself. A marker that is carried would say that its copy is complete."""
 
 
 CONFIG_NAME = "config.json"
@@ -41,7 +41,7 @@ class Beside(Struct, frozen=True):
 
     @property
     def locations(self) -> tuple[Location, ...]:
-        """Where they are, in the order of ``files``."""
+        """The locations of ``files``, in that order."""
         return tuple(locate(f"{self.folder}/{path}") for path in self.files)
 
 

@@ -44,7 +44,7 @@ def dtype_of(name: str, where: str) -> str:
 def element_shape(dtype: str, shape: tuple[int, ...], where: str) -> tuple[int, ...]:
     """Shape or offset of a tensor in elements, from that in a header, which counts values.
 
-    Raises FormatError, naming ``where``, for packed values of which a row does not end with a byte.
+    Raises FormatError, naming ``where``, if a row of packed values does not end with a byte.
     """
     if dtype not in PACKED:
         return shape

@@ -17,7 +17,7 @@ are followed too; a link to anywhere else is refused, since a folder from strang
 
 Files whose names differ in numbers only form one set: ``model-00001-of-00002.safetensors`` and its like, ``part-0``,
 ``rank3``. The number in ``fp16`` or ``bf16`` is part of a word: ``model.fp16.safetensors`` is a variant of
-``model.safetensors``, another set. A name that says ``i-of-n`` says how many files the set has, counted from 0 or 1.
+``model.safetensors``, another set. A name that says ``i-of-n`` gives the number of files in the set, counted from 0 or 1.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from reshard.storage.location import Location
 
 
 class Files(Struct, frozen=True):
-    """Where the tensors are.
+    """The files of the tensors.
 
     Attributes:
         files: the safetensors files, by name.
@@ -58,7 +58,7 @@ class Files(Struct, frozen=True):
 
 
 def has_files(folder: Location) -> bool:
-    """Whether a folder holds safetensors files, or an index of them, at its top; StorageError if it cannot be listed."""
+    """True if a folder holds safetensors files, or an index of them, at its top; StorageError if it cannot be listed."""
     return any(is_weights(entry.name) for entry in folder.entries())
 
 
@@ -90,12 +90,12 @@ def files_of(root: Location, unlisted: Unlisted = "leave") -> Files:
 
 
 def is_named_index(root: Location) -> bool:
-    """Whether a location is an index, and not a folder or a file of tensors."""
+    """True if a location is an index, and not a folder or a file of tensors."""
     return is_index(root.name) and root.is_file()
 
 
 def index_files(root: Location) -> tuple[Location, ...] | None:
-    """What an index stands for: itself and the safetensors files beside it; None for any other location."""
+    """The files that an index stands for: itself and the safetensors files beside it; None for any other location."""
     if not is_named_index(root):
         return None
     beside = [name for name in _names(root.parent) if name.endswith(ENDING)]
@@ -108,7 +108,7 @@ def folder_of(root: Location) -> Location:
 
 
 def is_whole(folder: Location) -> bool:
-    """Whether all files of a safetensors model are in a folder, as far as names and sizes say; no for any other folder.
+    """True if all files of a safetensors model are in a folder, as far as names and sizes say; False for any other folder.
 
     Programs write such folders in place, the index last. A file without an index counts where it has the size that its header
     says; in a bucket, where files appear whole, any does.
@@ -175,7 +175,7 @@ class Numbered(Struct, frozen=True):
     Attributes:
         family: the rest of the name with ``n``, which the other files share.
         number, count: i and n.
-        before, width, after: what makes the name of another file.
+        before, width, after: the parts that make the name of another file.
     """
 
     family: str
@@ -191,7 +191,7 @@ class Numbered(Struct, frozen=True):
 
 
 def number_in(name: str) -> Numbered | None:
-    """What a name says of its number; None where it does not say ``i-of-n``."""
+    """The number in a name; None where it does not say ``i-of-n``."""
     found = _OF.search(name)
     if found is None:
         return None
@@ -239,7 +239,7 @@ def _set_text(names: Sequence[str]) -> str:
 
 
 def refuse_missing_files(folder: Location, names: Sequence[str]) -> None:
-    """Raises MissingError where a file is not there that the names of the others tell of."""
+    """Raises MissingError if a file is missing that the names of the others imply."""
     for family in _families(names):
         some = next(iter(family.values()))
         lost = _first_missing(family)
@@ -251,7 +251,7 @@ def refuse_missing_files(folder: Location, names: Sequence[str]) -> None:
 
 
 def is_whole_set(names: Sequence[str]) -> bool:
-    """Whether every file is there that the names tell of."""
+    """True if every file is there that the names imply."""
     return all(_first_missing(family) is None for family in _families(names))
 
 
@@ -263,7 +263,7 @@ def _first_missing(family: Mapping[int, Numbered]) -> int | None:
 
 
 def _families(names: Sequence[str]) -> list[dict[int, Numbered]]:
-    """Of each family of numbered names, the names by their numbers."""
+    """The names of each family of numbered names, by their numbers."""
     families: dict[str, dict[int, Numbered]] = defaultdict(dict)
     for one in map(number_in, names):
         if one is not None:

@@ -1,4 +1,4 @@
-"""The form of a safetensors target: its options, and from them the chunks of each tensor and what it cannot hold."""
+"""The form of a safetensors target: its options, and from them the chunks of each tensor and the files that are carried."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SafetensorsForm(Form, frozen=True):
     Attributes:
         file_bytes: for shards, the most bytes of tensors in one file; a larger tensor has a file of its own.
         file_names: the pattern of the files' names; None for the usual ones.
-        name: how the files of a model are called.
+        name: the names of a model's files.
         carried: files that are copied as they are, from beside the source or from the folder of a model.
         config: the config.json among them that is held against the target; None where it is the source's own.
     """
@@ -69,7 +69,7 @@ def arrange(form: SafetensorsForm, tensor: TargetTensor, source: StoredTensor) -
 
 
 def _copies(form: SafetensorsForm, tensor: TargetTensor, slices: Grid) -> int:
-    """Rank files repeat a slice that is replicated over the mesh."""
+    """The number of copies of a slice: rank files repeat one that is replicated over the mesh."""
     layout = tensor.spec.layout
     mesh = None if layout is None or form.files != "ranks" else layout.device_mesh
     return 1 if mesh is None or not slices.count else max(1, math.prod(mesh.shape) // slices.count)
@@ -92,7 +92,7 @@ def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsF
 
 
 def _is_file_to_file(files: FilesOf, source: Reader) -> bool:
-    """Whether one file becomes one: all that it holds is kept, so that there is nothing to carry."""
+    """True if one file becomes one: all of its content is kept, so that there is nothing to carry."""
     place = locate(source.uri)
     return (
         files == "one"

@@ -1,4 +1,4 @@
-"""safetensors as a format: what the registry knows of it."""
+"""safetensors as a format: its entry in the registry."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from reshard.storage.location import Location
 
 
 def _is_finished(root: Location) -> bool:
-    """Whether all files of a folder, or of an index, are there."""
+    """True if all files of a folder, or of an index, are there."""
     return is_whole(folder_of(root)) if root.is_folder() or is_named_index(root) else True
 
 
@@ -57,9 +57,9 @@ def _is_no_run(root: Location) -> bool:
 
 
 def _is_replaceable(root: Location) -> bool:
-    """Whether it is a safetensors file, or a folder with nothing but what this project wrote.
+    """True for a safetensors file, and for a folder with nothing but files of this project.
 
-    A folder from elsewhere may hold a tokenizer, a config.json or training code, which nobody wants to lose.
+    A folder from elsewhere may hold a tokenizer, a config.json or training code, which must not be lost.
     """
     if not root.is_folder():
         return is_safetensors(root)

@@ -42,7 +42,7 @@ from reshard.storage.recent_reads import read_part
 LENGTH_BYTES = 8
 
 FIRST_BYTES = 512 << 10
-"""What the first request asks a bucket for, so that one is enough for most headers: 100,000 tensors take some 10 MB, and
+"""Bytes that the first request asks a bucket for, so that one is enough for most headers: 100,000 tensors take some 10 MB, and
 a file of a large model a thousandth of that. On a disk the header's length is read by itself."""
 
 _WHAT = "a safetensors file"
@@ -59,7 +59,7 @@ class StoredPiece(Struct, frozen=True):
 
     Attributes:
         offset: of its first byte in the file.
-        version: which content of the file it is in; see ``FileStatus.version``.
+        version: identifies the content of the file; see ``FileStatus.version``.
     """
 
     name: str
@@ -76,7 +76,7 @@ class StoredPiece(Struct, frozen=True):
 
 
 class FileHeader(Struct, frozen=True):
-    """What a safetensors file says of itself.
+    """The header of a safetensors file.
 
     Attributes:
         nbytes: of the header, its length included.
@@ -91,7 +91,7 @@ class FileHeader(Struct, frozen=True):
 
 
 def is_safetensors(file: Location) -> bool:
-    """Whether it is a plain file that begins as a safetensors file does."""
+    """True if it is a plain file that begins as a safetensors file does."""
     try:
         found = file.status()
         if found is None or found.kind != "file":
@@ -108,7 +108,7 @@ def read_header(file: Location) -> FileHeader:
     """The header of a file.
 
     Raises StorageError where it cannot be read, CorruptError where the file is cut short or its parts contradict each
-    other, FormatError where it uses what is not supported.
+    other, FormatError where it uses an unsupported feature.
     """
     path = str(file)
     text, found = _header_text(file)
@@ -248,7 +248,7 @@ def _damaged(path: str, what: str) -> CorruptError:
 
 
 def tensor_count(file: Location) -> int:
-    """About how many tensors the file has, by counting in the text of its header; 0 where it cannot be read."""
+    """An estimate of the number of tensors, by counting in the text of the header; 0 where it cannot be read."""
     try:
         return _header_text(file)[0].count(b'"data_offsets"')
     except ReshardError:
@@ -256,7 +256,7 @@ def tensor_count(file: Location) -> int:
 
 
 def has_whole_size(file: Location) -> bool:
-    """Whether a file has the bytes that its header tells of: one that is being written has fewer."""
+    """True if a file has the bytes that its header names: one that is being written has fewer."""
     try:
         text, found = _header_text(file)
     except ReshardError:

@@ -1,7 +1,7 @@
-"""Which tensors of the files belong to a model that has an index, and the warnings about the others.
+"""The tensors of the files that belong to a model with an index, and the warnings about the others.
 
 The index decides: it names the file of each tensor. So a tensor that an overlay file replaces is read from the overlay, and
-its copy in the base file is left out. What no index lists is left out, or taken where that is asked for.
+its copy in the base file is left out. A tensor that no index lists is left out, or taken on request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ModelHeaders(Struct, frozen=True):
         listed: of the files that the index lists; of all files where there is no index.
         others: of the files that no index lists, where they are taken.
         unlisted: the names of tensors that no index lists, where they are taken.
-        warnings: what was left out, one sentence each.
+        warnings: sentences about tensors and files that were left out.
     """
 
     listed: tuple[FileHeader, ...]
@@ -69,7 +69,7 @@ def read_headers(files: Files, unlisted: Unlisted) -> ModelHeaders:
 
 
 def _refuse_payloads(files: Sequence[Location], headers: Sequence[FileHeader]) -> None:
-    """A delta would be read as a model of bytes: one of SkyRL, and one whose index is missing, whose files say of each tensor a checksum."""
+    """Refuses deltas, which would be read as a model of bytes: those of SkyRL, and those without their index, by the checksum of each tensor."""
     for file, header in zip(files, headers, strict=True):
         if is_skyrl_payload(file.name):
             raise NotACheckpointError(
@@ -104,7 +104,7 @@ def _check_held(
 def _with_unlisted(
     index: ModelIndex, headers: Sequence[FileHeader], others: Sequence[FileHeader]
 ) -> ModelHeaders:
-    """With every tensor that the index does not list; one that it lists is read from the file that it names."""
+    """The headers with every tensor that the index does not list; a listed one is read from the file that the index names."""
     kept, added = (
         tuple(
             _kept(header, lambda name, file: index.weight_map.get(name, file) == file)

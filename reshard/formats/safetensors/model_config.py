@@ -1,6 +1,6 @@
 """Holds a Hugging Face config.json against the tensors of a target: names, shapes, number of layers and experts.
 
-The tables say what the model code of transformers 5 makes of a config, for decoders that share the modules of Llama. A config of
+The tables list the tensors that the model code of transformers 5 makes from a config, for decoders that share the modules of Llama. A config of
 another model type is copied unchecked, with a warning. No value is made up: a size that the config lacks is an error.
 """
 
@@ -76,12 +76,12 @@ _QWEN_MOE: Shapes = {
 
 
 class _Family(Struct, frozen=True):
-    """What the model code of one model type has in each layer.
+    """The tensors of each layer in the model code of one model type.
 
     Attributes:
         experts: in place of the dense ``mlp``, in layers that have experts.
-        count: the size that says how many experts there are.
-        is_tied: whether the output layer is the embedding where the config does not say.
+        count: the name of the size that is the number of experts.
+        is_tied: True if the output layer is the embedding where the config does not say.
     """
 
     layer: Shapes
@@ -112,7 +112,7 @@ class ModelConfig(Struct, frozen=True):
 
     Attributes:
         where: its text, for messages.
-        values: what it says.
+        values: its content.
     """
 
     where: str
@@ -125,7 +125,7 @@ class ModelConfig(Struct, frozen=True):
         return found if isinstance(found, str) else ""
 
     def size(self, name: str) -> int:
-        """A size; PlanError where the config has none, or what is no size."""
+        """A size; PlanError where the config has none, or an invalid one."""
         value = self.values.get(name)
         if value is None and name in _INSTEAD:
             return self.size(_INSTEAD[name])
@@ -148,7 +148,7 @@ class ModelConfig(Struct, frozen=True):
 
 
 def read_config(file: Location) -> ModelConfig:
-    """A config.json; PlanError for what is none."""
+    """A config.json; PlanError for any other content."""
     try:
         document = read_json(file)
     except ReshardError as error:
@@ -228,7 +228,7 @@ def _of_layer(
 
 
 def _is_dense(config: ModelConfig, layer: int) -> bool:
-    """Whether a layer of a model with experts has none, by Qwen's two keys."""
+    """True if a layer of a model with experts has none, by Qwen's two keys."""
     dense, step = config.values.get("mlp_only_layers"), config.values.get("decoder_sparse_step", 1)
     listed = isinstance(dense, list) and layer in dense
     return listed or (isinstance(step, int) and step > 1 and (layer + 1) % step != 0)

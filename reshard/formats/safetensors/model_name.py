@@ -1,4 +1,4 @@
-"""How the files of a model are called, so that its loaders find them.
+"""The names of the files of a model, by which its loaders find them.
 
 ::
 
@@ -11,7 +11,7 @@ These are transformers' names (``_add_variant`` in ``modeling_utils.py``, 5.23).
 place of ``model``, in PEFT ``adapter_model``. Older diffusers wrote ``model-00001-of-00002.fp16.safetensors``, which is read.
 
 The names of a target are made from a pattern. It has fields in braces, each with an optional width: ``{number}`` counts files
-from 1, ``{rank}`` from 0, and ``{count}`` is how many there are. ``model-{number:05d}-of-{count:05d}.safetensors`` is Hugging
+from 1, ``{rank}`` from 0, and ``{count}`` is their number. ``model-{number:05d}-of-{count:05d}.safetensors`` is Hugging
 Face's.
 """
 
@@ -31,22 +31,22 @@ INDEX_NAME = f"model{ENDING}.index.json"
 
 
 def is_shard(file: str) -> bool:
-    """Whether a name is of one of several files."""
+    """True for the name of one of several files."""
     return _SHARD.fullmatch(file) is not None
 
 
 def is_skyrl_payload(file: str) -> bool:
-    """Whether a name is of a file of a delta of SkyRL, which holds no weights."""
+    """True for the name of a file of a delta of SkyRL, which holds no weights."""
     return _SKYRL_PAYLOAD.fullmatch(file) is not None
 
 
 def is_index(name: str) -> bool:
-    """Whether a file of that name is an index."""
+    """True if a file of that name is an index."""
     return _ANY_INDEX.fullmatch(name) is not None
 
 
 def is_weights(name: str) -> bool:
-    """Whether a file of that name holds tensors, or is an index of such files."""
+    """True if a file of that name holds tensors, or is an index of such files."""
     return name.endswith(ENDING) or is_index(name)
 
 
@@ -57,7 +57,7 @@ _SHARD = re.compile(r"(.+?)-[0-9]{1,9}-of-[0-9]{1,9}(\.[^.]+)?\.safetensors", re
 _SHARD_PATTERN = re.compile(r"(.+?)-\{number[^}]*\}-of-\{count[^}]*\}\.safetensors")
 
 _WITH_VARIANTS = ("model", "diffusion_pytorch_model")
-"""What comes after the last dot of other names is no variant, as in ``qwen2.5``."""
+"""The names that may have a variant; the text behind the last dot of any other is none, as in ``qwen2.5``."""
 
 _MOST_BYTES = 200
 """Of a name, to which the number of a shard may be added; file systems take 255."""
@@ -67,7 +67,7 @@ class ModelName(Struct, frozen=True):
     """The names of the files of a model.
 
     Attributes:
-        stem: with which they begin, the variant included.
+        stem: their common beginning, the variant included.
         index: of the index of several shards.
     """
 
@@ -100,7 +100,7 @@ def name_of_files(files: Iterable[str]) -> ModelName:
 
 
 def index_of_pattern(pattern: str) -> str | None:
-    """The name of the index of shards with such names; None for a pattern that says no name of a model."""
+    """The name of the index of shards with such names; None for a pattern without the name of a model."""
     match = _SHARD_PATTERN.fullmatch(pattern)
     return _index_of(match[1]) if match else None
 
@@ -113,7 +113,7 @@ def _stem(file: str) -> str:
 
 
 def _is_plain(name: str) -> bool:
-    """A name that is also allowed for the files of a target (``file_names``)."""
+    """True for a name that is also allowed for the files of a target (``file_names``)."""
     return name.isprintable() and "\\" not in name and len(name.encode()) <= _MOST_BYTES
 
 

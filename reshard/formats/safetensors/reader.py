@@ -42,7 +42,7 @@ FORMAT = "safetensors"
 
 TENSOR_BYTES, TENSOR_DIMENSION_BYTES = 1000, 80
 PIECE_BYTES, PIECE_DIMENSION_BYTES = 250, 20
-"""Memory of an open tensor and of each of its pieces, and what a dimension adds to each, besides twice the header.
+"""Memory of an open tensor, of each of its pieces, and of a dimension of either, besides twice the header.
 
 Upper bounds of what tracemalloc measures with CPython 3.11 on 20,000 whole tensors of different shapes and 8,000 pieces:
 a whole tensor takes 1130 bytes as a scalar and 2085 with 32 dimensions, a tensor in 16 pieces 4050 with one dimension
@@ -54,7 +54,7 @@ OPENED_TENSOR_BYTES = 1800
 
 
 def is_safetensors_checkpoint(root: Location) -> bool:
-    """Whether it is a safetensors file, an index of such files, or a folder that holds some at its top.
+    """True for a safetensors file, an index of such files, and a folder that holds some at its top.
 
     A file counts by its ending or by its first bytes. So a damaged file with the ending gets the error of its header,
     not one about unknown formats.
@@ -76,14 +76,14 @@ def open_safetensors(
 
     Args:
         root: viewed as one checkpoint, so that its files are in it.
-        record: how to use what this project recorded: refuse contradictions, use the parts that fit, or nothing.
+        record: the use of this project's record: refuse contradictions, use the parts that fit, or nothing.
         uri: the file or folder as the user named it.
-        unlisted: what to do with tensors and files that no index lists.
+        unlisted: the treatment of tensors and files that no index lists.
 
     Raises:
         StorageError: it is not there or cannot be read.
         CorruptError: a header is damaged; the index and the files, or pieces of a tensor, contradict each other.
-        FormatError: it uses what is not supported.
+        FormatError: it uses an unsupported feature.
     """
     uri = uri or str(root)
     files = files_of(root, unlisted)
@@ -127,7 +127,7 @@ def _name_of(files: Files, headers: Sequence[FileHeader]) -> ModelName:
 
 
 def leaf_count(root: Location) -> int:
-    """About how many tensors the headers name, also those that no index lists; 0 where the files cannot be found, which opening reports."""
+    """An estimate of the tensors that the headers name, with those that no index lists; 0 if files cannot be found, which opening reports."""
     try:
         files = files_of(root, "include")
         return sum(each_at_once(root.store, tensor_count, (*files.files, *files.unlisted)))
@@ -139,7 +139,7 @@ class SafetensorsChunks(Chunks):
     """The bytes of an open safetensors checkpoint.
 
     Attributes:
-        model_name: how the files of the model are called.
+        model_name: the names of the model's files.
     """
 
     def __init__(self, uri: str, cuts: Sequence[CutTensor], model_name: ModelName) -> None:
@@ -149,7 +149,7 @@ class SafetensorsChunks(Chunks):
         self._copies = {cut.name: cut.copies for cut in cuts if cut.copies}
 
     def locate(self, name: str, index: Index) -> Extent:
-        """Where the elements of a chunk lie: in a range of one piece, or in several pieces.
+        """The place of a chunk's elements: a range of one piece, or several pieces.
 
         Raises FormatError where there is no such tensor or chunk.
         """
@@ -167,7 +167,7 @@ class SafetensorsChunks(Chunks):
 
 
 def _memory(cut: CutTensor) -> int:
-    """Of an open tensor, without its name."""
+    """The memory of an open tensor, without its name."""
     rank = len(cut.chunks.grid.shape)
     piece = PIECE_BYTES + PIECE_DIMENSION_BYTES * rank
     return TENSOR_BYTES + TENSOR_DIMENSION_BYTES * rank + piece * cut.pieces
@@ -194,7 +194,7 @@ _SHARD = re.compile(r"shard-([0-9]{1,9})-.*", re.DOTALL)
 
 
 def read_record(files: Files, headers: Sequence[FileHeader], record: RecordUse) -> SliceFile:
-    """What was recorded of a checkpoint; an empty record where there is none, or none is wanted.
+    """The record of a checkpoint; an empty one where there is none, or none is wanted.
 
     Raises CorruptError for a record that is damaged, and for an index that is not the recorded one, where they are
     to be checked; and for a header of a conversion without its digest.
@@ -253,7 +253,7 @@ def entry_of(cut: CutTensor, record: SliceFile) -> SliceEntry | None:
 def lost_file_warnings(
     headers: Sequence[FileHeader], cuts: Sequence[CutTensor], record: SliceFile
 ) -> Iterator[str]:
-    """Where a file of torch's distributed checkpoint may be lost, and nothing in the others proves that it is not.
+    """Warnings about a file of torch's distributed checkpoint that may be lost, where the others prove nothing.
 
     torch names the files ``shard-RANK-model-I-of-N.safetensors`` and records where each piece begins. A rank that has nothing to
     write writes no file. So a lost last rank shows only where ``global_shape`` is recorded, or this project's own record.

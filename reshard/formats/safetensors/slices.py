@@ -1,9 +1,9 @@
-"""Which slice of which full tensor each piece is, as the metadata of safetensors files says it.
+"""The slices of full tensors that pieces are, by the metadata of safetensors files.
 
-Two writers cut tensors over files, and both say in ``__metadata__`` where a piece lies:
+Two writers cut tensors over files, and both record in ``__metadata__`` the place of a piece:
 
-- this project: ``reshard.slices``, JSON with the full shape and the offset of each piece, and which file of how many
-  it is;
+- this project: ``reshard.slices``, JSON with the full shape and the offset of each piece, and the number and the count
+  of files;
 - torch's distributed checkpoint (``HuggingFaceStorageWriter(save_distributed=True)``): ``DCP_SHARDING_INFO``, JSON with
   ``saved_offsets``, and in later versions ``global_shape``, the full shape. Without that the full shape is where the last
   piece ends, so that a lost last file cannot be noticed (``reader.lost_file_warnings`` says so).
@@ -35,9 +35,9 @@ class CutTensor(Struct, frozen=True):
     """A tensor and the chunks that its pieces make.
 
     Attributes:
-        pieces: how many there are.
+        pieces: the number of its pieces.
         copies: the places of each slice that several files hold; the first of them is read.
-        may_go_on: whether the full shape is only where the last piece ends.
+        may_go_on: True if the full shape is known only from the end of the last piece.
     """
 
     name: str
@@ -49,7 +49,7 @@ class CutTensor(Struct, frozen=True):
 
 
 class FileSlice(Struct, frozen=True):
-    """A piece, where it begins in the full tensor, and the full shape where it is recorded."""
+    """A piece, its offset in the full tensor, and the full shape where it is recorded."""
 
     piece: StoredPiece
     offset: tuple[int, ...]
@@ -57,16 +57,16 @@ class FileSlice(Struct, frozen=True):
 
     @property
     def box(self) -> Box:
-        """Where it lies in the full tensor; its offset has as many dimensions as its shape."""
+        """Its box in the full tensor; its offset has as many dimensions as its shape."""
         stop = [a + n for a, n in zip(self.offset, self.piece.shape, strict=True)]
         return Box(self.offset, tuple(stop))
 
 
 class _File(Struct, frozen=True):
-    """What a file says of its slices.
+    """The record of a file about its slices.
 
     Attributes:
-        number, count: which file it is of how many; None where it does not say.
+        number, count: its own number, and that of all files; None where it does not say.
         conversion: the conversion that wrote it; "" where it does not say.
     """
 
@@ -81,7 +81,7 @@ def cut_tensors(headers: Sequence[FileHeader]) -> list[CutTensor]:
     """The tensors of files that belong together, in the order of their first pieces.
 
     Raises CorruptError, naming tensor and files, for a tensor that is whole in two files, for pieces that leave a hole
-    or overlap, and for files of which one is missing or that belong to different checkpoints.
+    or overlap, for a missing file, and for files of different checkpoints.
     """
     files = [_recorded(header) for header in headers]
     _check_all_there(files)
@@ -102,7 +102,7 @@ def cut_tensors(headers: Sequence[FileHeader]) -> list[CutTensor]:
 
 
 def holds_slices(header: FileHeader) -> bool:
-    """Whether a file says that it holds slices of tensors."""
+    """True if a file says that it holds slices of tensors."""
     return RESHARD_SLICES in header.metadata or DCP_SLICES in header.metadata
 
 
@@ -127,7 +127,7 @@ def _whole(piece: StoredPiece) -> CutTensor:
 
 
 def _recorded(header: FileHeader) -> _File:
-    """The slices that a file records; none where it is silent."""
+    """The slices that a file records; none where it has no record."""
     pieces = {piece.name: piece for piece in header.pieces}
     if RESHARD_SLICES in header.metadata:
         return _reshard_slices(header, pieces)
@@ -264,7 +264,7 @@ def _copies(slices: Sequence[FileSlice]) -> tuple[tuple[Extent, ...], ...]:
 
 
 def _check_all_there(files: Sequence[_File]) -> None:
-    """Files of this project say which of how many they are, so that one that was lost is noticed."""
+    """Raises CorruptError for lost files and files of several checkpoints: each file of this project records its number and their count."""
     numbered = [file for file in files if file.count is not None]
     counts = sorted({file.count for file in numbered if file.count is not None})
     if len(counts) > 1:

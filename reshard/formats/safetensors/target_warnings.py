@@ -1,4 +1,4 @@
-"""What a person should know about a safetensors target, one sentence each."""
+"""Warnings about a safetensors target, one sentence each."""
 
 from __future__ import annotations
 

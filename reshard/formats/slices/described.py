@@ -1,4 +1,4 @@
-"""A record of a checkpoint that is opened: how it is used, and whether it describes the tensors that are stored."""
+"""The record of a checkpoint that is opened: its use, and the check that it describes the stored tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reshard.formats.slices.slice_file import NOTHING, SliceEntry, SliceFile
 
 
 def recorded(read: Callable[[], SliceFile | None], record: RecordUse) -> SliceFile:
-    """What ``read`` finds; nothing where there is none, where none is wanted, or where it is damaged and not to be checked."""
+    """The record that ``read`` finds; empty if it is absent, ignored, or damaged and not to be checked."""
     if record == "ignored":
         return NOTHING
     try:

@@ -28,7 +28,7 @@ class FileVerdict(Struct, frozen=True):
             (a README), which is not damage.
         stored: CRC-64/NVME of its bytes, 16 hex digits; None if it was not read.
         recorded: its recorded digest.
-        detail: what is wrong, in words.
+        detail: the fault, in words.
         side: the checkpoint of the two that it is part of.
     """
 
@@ -41,7 +41,7 @@ class FileVerdict(Struct, frozen=True):
 
     @property
     def is_difference(self) -> bool:
-        """Whether the file is damaged or missing, or should not be there."""
+        """True if the file is damaged or missing, or should not be there."""
         return self.status not in ("recorded", "added")
 
 
@@ -178,7 +178,7 @@ class MetadataFiles:
             self._check(name)
 
     def check_unread(self) -> None:
-        """Raises CorruptError if a recorded file that nobody read is missing or has another digest."""
+        """Raises CorruptError if a recorded file that was not read is missing or has another digest."""
         unread = [name for name in self._recorded if name not in self._digests]
         for name in each_at_once(self.folder.store, self._checked, unread):
             self._digests[name] = self._recorded[name]

@@ -23,7 +23,7 @@ _READ = re.compile(
     r"_|[.]z|zarr|checkpoint|commit_success|manifest|ocdbt|orbax|slices[.]json|descriptor",
     re.IGNORECASE,
 )
-"""How the names of files begin that Orbax, TensorStore or this package may read unasked."""
+"""The beginnings of the names of files that Orbax, TensorStore or this package may read unasked."""
 
 
 class FolderRecord(Struct, frozen=True):
@@ -31,7 +31,7 @@ class FolderRecord(Struct, frozen=True):
 
     Attributes:
         folder: "" for the checkpoint itself.
-        error: why it cannot be used, if it is damaged; then ``file`` is None.
+        error: its damage, if there is any; then ``file`` is None.
     """
 
     folder: str
@@ -73,7 +73,7 @@ def file_verdicts(
     """A verdict on every recorded file, and on files without a record.
 
     Args:
-        is_chunk: whether a path below the root is a tensor's chunk in a plain file; None if the checkpoint cannot be
+        is_chunk: tells if a path below the root is a tensor's chunk in a plain file; None if the checkpoint cannot be
             opened; unexpected files are then not looked for.
         read: called with each file's name before it is read.
     """
@@ -132,5 +132,5 @@ def _unexpected(
 
 
 def _is_read_by_none(name: str) -> bool:
-    """Whether no reader looks at a file, by its path below the folder: people may add such files."""
+    """True if no reader looks at a file, by its path below the folder: people may add such files."""
     return "/" not in name and _READ.match(name) is None

@@ -68,12 +68,12 @@ def parse_slices(data: bytes, path: str) -> SliceFile:
 
 
 def _are_axes(names: Sequence[str]) -> bool:
-    """Whether a mesh may have axes of these names."""
+    """True if a mesh may have axes of these names."""
     return 0 < len(names) <= MAX_AXES and len(set(names)) == len(names) and "" not in names
 
 
 def _repeats_one(axes: Sequence[Axis]) -> bool:
-    """Whether a mesh axis splits a tensor twice."""
+    """True if a mesh axis splits a tensor twice."""
     used = [n for a in axes if a is not None for n in ((a,) if isinstance(a, str) else a)]
     return len(set(used)) != len(used)
 
@@ -135,7 +135,7 @@ class _Parser(CheckedJson):
         return Made(source, tensors, changes, origins, leaves, by)
 
     def leaves(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        """The name in the source of each leaf that is no tensor; None in a record of before."""
+        """The name in the source of each leaf that is no tensor; None in an older record."""
         if "leaves" not in value:
             return None
         leaves = self.mapping(value, "leaves")

@@ -149,7 +149,7 @@ def _record(
 
 
 def _with_history(file: SliceFile, earlier: SliceFile | None) -> SliceFile:
-    """Keeps from an earlier record how names are formed, which source the checkpoint was made of, and texts that only it has."""
+    """Keeps from an earlier record the form of names, the source of the checkpoint, and texts that only it has."""
     if earlier is None:
         return file
     return replace(

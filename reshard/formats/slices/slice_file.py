@@ -27,7 +27,7 @@ the source's tree (SHA-256, 32 hex digits, of a line ``"name" [shape] dtype is_k
 name), ``tensors`` the number of tensors, ``select``, ``drop``, ``rename`` and ``cast`` the rules as written, and
 ``origins`` the source tensor of each tensor whose name or dtype changed (``dtype`` only after a cast, ``saturate``
 only if it saturated). ``leaves`` has the name in the source of each leaf that is not a tensor; older files lack it. ``by``, in place of
-origins, is the content of the map that made the tensors, with the sizes that were given and whether it was reversed; only a file with it has
+origins, is the content of the map that made the tensors, with the given sizes and its direction; only a file with it has
 version 2, which earlier programs refuse. ``metadata``, in the top file too, has the texts beside the tensors that the checkpoint's own
 files have no place for (``KeptMetadata``); earlier programs pass over it. Names are the keys below the item joined with ``/``; lines are
 sorted by name, so that equal checkpoints give equal files. The last member is the CRC-64/NVME of every byte before its sixteen digits.
@@ -77,12 +77,12 @@ class SliceEntry(Struct, frozen=True):
 
     Attributes:
         path: the tensor's keys below the item.
-        positions: which of its keys are positions of lists, if that is recorded.
+        positions: the numbers of its keys that are positions of lists, if recorded.
         layout: mesh and axes, or None if none was recorded.
         parts: equal parts per dimension.
         cuts: per dimension the edges from 0 to its size, for unequal parts.
         slices: loose boxes, for parts that are not a grid.
-        partition: how it was split beyond mesh axes (``{"strategy": ...}``).
+        partition: its split beyond mesh axes (``{"strategy": ...}``).
         digest: CRC-64/NVME of the row-major bytes, 16 hex digits.
     """
 
@@ -127,7 +127,7 @@ class SliceFile(Struct, frozen=True):
         files: the files from which readers take metadata.
         data_files: files of databases; None if the record is not complete.
         conversion: identifies the conversion and the source; "" for a checkpoint that was not converted.
-        item_names: whether names of the checkpoint's tensors begin with their item, also for a single item.
+        item_names: True if names of the checkpoint's tensors begin with their item, also for a single item.
         made: the source and rules of the conversion; None for a checkpoint that was not converted.
         metadata: the texts beside the tensors that the checkpoint's own files have no place for.
     """
@@ -265,7 +265,7 @@ def target_entry(
     memory_kind: str | None = None,
     positions: tuple[int, ...] = (),
 ) -> SliceEntry:
-    """The entry of ``target``, whose keys are ``path``, of which ``positions`` are those of lists."""
+    """The entry of ``target``; ``path``: its keys; ``positions``: the numbers of those that are positions of lists."""
     spec = target.spec
     is_meshed = spec.layout is not None and spec.layout.device_mesh is not None
     return SliceEntry(
@@ -282,7 +282,7 @@ def target_entry(
 
 
 NOTHING = SliceFile({})
-"""What is recorded of a checkpoint that has no record, or of which none is wanted."""
+"""The record of a checkpoint that has none, or whose record is not wanted."""
 
 
 def target_record(
@@ -314,7 +314,7 @@ def tensor_entry(tensor: TargetTensor, digest: str | None) -> SliceEntry:
 
 
 def leaf_path(leaf: Leaf) -> tuple[PathKey, ...]:
-    """The keys of a leaf, which joined with slashes are its name: in a checkpoint without items, that of its item is one of them."""
+    """The keys of a leaf; joined with slashes they are its name. In a checkpoint without items, the name of its item is one of them."""
     joined = "/".join(step.key for step in leaf.path)
     if joined == leaf.name:
         return leaf.path
@@ -329,7 +329,7 @@ def recorded_path(entry: SliceEntry) -> tuple[PathKey, ...]:
 
 
 def split_of_shards(target: TargetTensor) -> dict[str, Any]:
-    """How the slices of the shards are recorded.
+    """The slices of the shards as they are recorded.
 
     Raises LayoutError where the tensor has fewer rows than its partition has shards.
     """

@@ -35,28 +35,28 @@ LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The magic number with which ``torch.save`` began before torch 1.6, as a pickle."""
 
 WINDOW_BYTES = 64 << 10
-"""What is read at once of the beginning and of the end: the pickle or the directory of some hundred tensors."""
+"""Bytes that are read at once of the beginning and of the end: the pickle or the directory of some hundred tensors."""
 
 _END = b"PK\5\6"
 _END_BYTES = 22
 _HEADER = b'{"'
-"""How the header of a safetensors file goes on after the 8 bytes of its length."""
+"""The beginning of the header of a safetensors file, behind the 8 bytes of its length."""
 
 _INDEX = re.compile(r".+\.bin\.index(\.[^.]+)?\.json", re.DOTALL)
 _SHARD = re.compile(r"(.+)-[0-9]{1,9}-of-[0-9]{1,9}(\.[^.]+)?\.bin", re.DOTALL)
 
 
 class StateFiles(Struct, frozen=True):
-    """Where the tensors are; ``index`` is None for one file."""
+    """The files of the tensors; ``index`` is None for one file."""
 
     files: tuple[Location, ...]
     index: ModelIndex | None = None
 
 
 def is_state(root: Location) -> bool:
-    """Whether it is such a file, an index, or the folder of a model.
+    """True for such a file, an index, and the folder of a model.
 
-    A file has one of the endings, and begins as an archive or as what is refused by name.
+    A file has one of the endings, and begins as an archive or as a file that is refused by name.
     """
     found = root.status()
     if found is not None and found.kind == "folder":
@@ -69,7 +69,7 @@ def is_state(root: Location) -> bool:
 
 
 def is_bin_index(name: str) -> bool:
-    """Whether a file of that name is an index of such files."""
+    """True if a file of that name is an index of such files."""
     return _INDEX.fullmatch(name) is not None
 
 
@@ -83,7 +83,7 @@ def start_of(file: Location) -> bytes:
 
 
 def is_safetensors_start(start: bytes) -> bool:
-    """Whether a file begins as safetensors."""
+    """True if a file begins as safetensors."""
     return start[8:10] == _HEADER
 
 
@@ -110,7 +110,7 @@ def state_files(root: Location) -> StateFiles:
 
 
 def index_and_files(root: Location) -> tuple[Location, ...] | None:
-    """What an index stands for: itself and the files beside it; None for any other location."""
+    """The files that an index stands for: itself and the files beside it; None for any other location."""
     if not (is_bin_index(root.name) and root.is_file()):
         return None
     beside = [name for name in _names(root.parent) if name.endswith(".bin")]
@@ -118,7 +118,7 @@ def index_and_files(root: Location) -> tuple[Location, ...] | None:
 
 
 def is_whole(root: Location) -> bool:
-    """Whether all files of a checkpoint are there, each to its end: programs write them in place."""
+    """True if all files of a checkpoint are there, each to its end: programs write them in place."""
     try:
         return is_state(root) and all(map(_has_end, state_files(root).files))
     except ReshardError:

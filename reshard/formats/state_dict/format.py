@@ -1,4 +1,4 @@
-"""State dicts of ``torch.save`` as a format that is read: what the registry knows of it."""
+"""State dicts of ``torch.save`` as a format that is read: its entry in the registry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _is_no_run(root: Location) -> bool:
 _RECOGNISED = Recognised(
     count_leaves=leaf_count,
     is_finished=is_whole,
-    # What torch wrote nobody wants to lose.
+    # Never replace files that torch wrote.
     is_ours=lambda _: False,
     is_no_run=_is_no_run,
 )

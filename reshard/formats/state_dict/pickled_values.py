@@ -1,4 +1,4 @@
-"""The values in a pickle of ``torch.save``: tensors wherever they are, plain values, and what is left out.
+"""The values in a pickle of ``torch.save``: tensors wherever they are, plain values, and values that are left out.
 
 Dicts, lists and tuples give the path of each. An object is searched for tensors alone: the keys below it are joined with dots into one
 key, without the tables in which a module of torch keeps its parts, so that a pickled model has the names of its state dict.
@@ -30,7 +30,7 @@ from reshard.formats.torch.plain_value import (
 )
 
 _DICTS = (ORDERED, "collections.defaultdict")
-"""Objects that are read as dicts; what their class adds is of no use elsewhere."""
+"""Objects that are read as dicts; the additions of their class are of no use elsewhere."""
 
 _TABLES = ("_modules", "_parameters", "_buffers")
 """Attributes of torch's modules that names in a state dict do not have."""
@@ -82,7 +82,7 @@ class _Place(Struct, frozen=True):
         return (*self.path, PathKey(".".join(reversed(keys))))
 
     def of_tensor(self) -> _Place:
-        """The place of what a tensor has besides its elements."""
+        """The place of the attributes of a tensor, besides its elements."""
         if self.kind != "tree":
             return _Place(self.path, self.below, "state")
         *above, last = self.named()

@@ -63,7 +63,7 @@ _MOST_SHOWN = 3
 
 
 class _Held(Struct, frozen=True):
-    """A leaf, what is there, and the file that has it."""
+    """A leaf, its value, and the file that has it."""
 
     leaf: Leaf
     value: StateLeaf
@@ -76,13 +76,13 @@ def open_state_dict(root: Location, uri: str = "", unlisted: Unlisted = "leave")
     Args:
         root: viewed as one checkpoint, so that its files are in it.
         uri: the place as the user named it.
-        unlisted: what to do with tensors that the index of a model does not list.
+        unlisted: the treatment of tensors that the index of a model does not list.
 
     Raises:
         NotACheckpointError: it is not clear which file is the model.
         MissingError: a file is not there. StorageError: one cannot be read.
-        CorruptError: what is stored is damaged or contradicts itself.
-        FormatError: it uses what is not read.
+        CorruptError: the stored data is damaged or contradicts itself.
+        FormatError: it uses a feature that is not read.
     """
     uri = uri or str(root)
     files = state_files(root)
@@ -111,7 +111,7 @@ def open_state_dict(root: Location, uri: str = "", unlisted: Unlisted = "leave")
 
 
 def leaf_count(root: Location) -> int:
-    """How many leaves the files have; 0 where they cannot be read, which opening them reports."""
+    """The number of leaves in the files; 0 where they cannot be read, which opening them reports."""
     try:
         return sum(each_at_once(root.store, count_leaves, state_files(root).files))
     except ReshardError:
@@ -127,7 +127,7 @@ class StateChunks(Chunks):
         self._uri, self._held, self._chunks = uri, held, chunks
 
     def locate(self, name: str, index: Index) -> Extent | None:
-        """Where the elements of a chunk are. Raises FormatError where there is no such tensor."""
+        """The place of a chunk's elements. Raises FormatError where there is no such tensor."""
         if name in self._chunks:
             return self._chunks[name].locate(index)
         one = self._held.get(name)
@@ -172,13 +172,13 @@ def _leaf(path: Path, value: StateLeaf, state: StateFile) -> Leaf:
 
 
 def _is_taken(path: Path, state: StateFile, index: ModelIndex, unlisted: Unlisted) -> bool:
-    """Whether a leaf is read from a file: the index decides, and lists keys of the dict."""
+    """True if a leaf is read from a file: the index decides, and lists keys of the dict."""
     listed = index.weight_map.get(path[0].key)
     return unlisted == "include" if listed is None else listed == state.file.name
 
 
 def _refuse_absent(states: Sequence[StateFile], index: ModelIndex | None) -> None:
-    """Raises CorruptError where the index lists what its file does not hold."""
+    """Raises CorruptError where the index lists a name that its file does not hold."""
     if index is None:
         return
     keys = {state.file.name: {path[0].key for path, _ in state.leaves} for state in states}
@@ -236,7 +236,7 @@ def _omitted_warnings(index: ModelIndex | None, omitted: Sequence[str]) -> Itera
 
 
 def _left_out_warnings(states: Sequence[StateFile]) -> Iterator[str]:
-    """A sentence about values of which nothing but tensors is read."""
+    """A sentence about values that are not read, except for their tensors."""
     left_out = [f"{name!r} is {kind}" if name else f"it is {kind}" for state in states for name, kind in state.left_out]  # fmt: skip
     if left_out:
         yield (

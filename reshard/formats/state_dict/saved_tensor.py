@@ -26,7 +26,7 @@ _REFUSED: Mapping[str, str] = {
     "torch._utils._rebuild_meta_tensor_no_storage": "a tensor of the device 'meta', which has no elements",
     "torch.storage._load_from_bytes": "a storage in a pickle of its own",
 }
-"""Functions by which what is not read is made, and what that is."""
+"""Functions that make values that are not read, and the kinds of these, in words."""
 
 STATE_NAMES: Mapping[str, str] = {
     **PLAIN_NAMES,
@@ -35,7 +35,7 @@ STATE_NAMES: Mapping[str, str] = {
     "numpy.core.multiarray._reconstruct": "numpy.ndarray",
     "numpy._core.multiarray._reconstruct": "numpy.ndarray",
 }
-"""What the nodes of a state dict call names of a pickle; any other is called just so."""
+"""The names in a pickle of a state dict, and their texts in nodes; any other name is its own text."""
 
 _MOST_WRAPPERS = 8
 """A tensor with attributes that is a parameter with attributes has four."""
@@ -46,7 +46,7 @@ class SavedTensor(Struct, frozen=True):
 
     Attributes:
         tensor: the node that ``archived_tensor`` reads; an Unread for one that is not read.
-        attributes: the states of what it is wrapped in, which may hold tensors too.
+        attributes: the states of its wrappers, which may hold tensors too.
     """
 
     tensor: Built | Unread
@@ -71,7 +71,7 @@ def saved_tensor(value: Any) -> SavedTensor | None:
 
 
 def _unwrapped(value: Any) -> tuple[Any, str, list[Any]]:
-    """What is in parameters and tensors with attributes, the class of the innermost of these, and the attributes."""
+    """The value inside parameters and tensors with attributes, the class of the innermost of these, and the attributes."""
     wrapped_by, attributes = "", list[Any]()
     for _ in range(_MOST_WRAPPERS):
         if not isinstance(value, Built):

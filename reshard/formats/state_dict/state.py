@@ -1,6 +1,6 @@
-"""What one file of ``torch.save`` holds: its tensors, wherever they are, and the plain values of its tree, in order.
+"""The content of one file of ``torch.save``: its tensors, wherever they are, and the plain values of its tree, in order.
 
-The pickle is interpreted and never run (``formats/pickle``). A tensor that is not read is a leaf that says what it is; every other value is
+The pickle is interpreted and never run (``formats/pickle``). A tensor that is not read is a leaf that names its kind; every other value is
 left out, and named.
 """
 
@@ -38,22 +38,22 @@ class StateTensor(Struct, frozen=True):
 
     @property
     def is_all(self) -> bool:
-        """Whether the record is the tensor's elements and nothing else."""
+        """True if the record is the tensor's elements and nothing else."""
         return self.record.nbytes == self.tensor.nbytes and not self.tensor.strides
 
 
 StateLeaf = StateTensor | Plain | Empty | Unread
-"""What a leaf is; an Unread for a tensor that is not read."""
+"""The value of a leaf; an Unread for a tensor that is not read."""
 
 
 class StateFile(Struct, frozen=True):
     """A file that was read.
 
     Attributes:
-        leaves: path, and what is there.
-        left_out: the name of each value that is no leaf, and what it is.
-        version: which content of the file; see ``FileStatus.version``.
-        is_checked: whether the CRC of its pickle was compared.
+        leaves: path and value of each.
+        left_out: name and kind of each value that is no leaf.
+        version: identifies the content of the file; see ``FileStatus.version``.
+        is_checked: True if the CRC of its pickle was compared.
         digest: of all its content, 8 hex digits; "" where no checksum is recorded.
     """
 
@@ -66,7 +66,7 @@ class StateFile(Struct, frozen=True):
 
 
 def read_state(file: Location) -> StateFile:
-    """What a file holds; no elements are read.
+    """The content of a file; no elements are read.
 
     Raises CorruptError where it is damaged, FormatError where it is too large or holds nothing that is read.
     """
@@ -96,7 +96,7 @@ def read_state(file: Location) -> StateFile:
 
 
 def count_leaves(file: Location) -> int:
-    """How many leaves a file has."""
+    """The number of leaves in a file."""
     with opened_archive(file) as opened:
         return sum(not isinstance(value, LeftOut) for _, value in _named_values(opened, file))
 
@@ -130,7 +130,7 @@ def _named_values(opened: StateArchive, file: Location) -> Iterator[tuple[Path, 
 
 
 def _tensor(path: Path, node: Built, file: Location) -> ArchivedTensor | Unread:
-    """The tensor of a node, or what it is where it is not read. Raises CorruptError, naming the leaf, for a contradiction."""
+    """The tensor of a node, or the kind of one that is not read. Raises CorruptError, naming the leaf, for a contradiction."""
     where = f"{file}: {_name(path)!r}"
     try:
         return archived_tensor(node, where)

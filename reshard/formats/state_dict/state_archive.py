@@ -25,7 +25,7 @@ class StateArchive:
     """An archive in a file that is open.
 
     Attributes:
-        version: which content of the file; see ``FileStatus.version``.
+        version: identifies the content of the file; see ``FileStatus.version``.
     """
 
     def __init__(self, file: Location, found: FileStatus, opened: OpenFile, start: bytes) -> None:
@@ -71,7 +71,7 @@ class StateArchive:
 def opened_archive(file: Location) -> Iterator[StateArchive]:
     """The archive in a file.
 
-    Raises CorruptError where it is damaged, FormatError for what ``torch.save`` does not write now.
+    Raises CorruptError where it is damaged, FormatError for features that ``torch.save`` does not write now.
     """
     found = file.status(f"the file {file.name!r}")
     if found is None or found.kind != "file":

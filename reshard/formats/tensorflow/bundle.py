@@ -42,7 +42,7 @@ OTHER_DTYPES = {
     STRING: "string", 11: "qint8", 12: "quint8", 13: "qint32", 15: "qint16", 16: "quint16", 20: "resource", 21: "variant",
     30: "uint4", 32: "uint2",
 }  # fmt: skip
-"""Types of which a checkpoint may have tensors, and that are no arrays of numbers here."""
+"""Types of tensors that a checkpoint may have, but that are no arrays of numbers here."""
 
 MOST_DATA_FILES = 99_999
 """As their names, which have five digits, allow."""
@@ -52,7 +52,7 @@ Extents = tuple[tuple[int, int], ...]
 
 
 class Header(Struct, frozen=True):
-    """What an index says of its checkpoint: how many data files there are."""
+    """The header of an index: the number of data files."""
 
     data_files: int
 
@@ -77,7 +77,7 @@ class BundleEntry(Struct, frozen=True):
 
 
 def read_header(value: bytes, where: str) -> Header:
-    """The header. Raises CorruptError for a message that is none, FormatError for what is not supported."""
+    """The header. Raises CorruptError for a message that is none, FormatError for an unsupported feature."""
     data_files = endianness = least_version = 0
     try:
         for number, found in fields(value):

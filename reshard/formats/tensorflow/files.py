@@ -16,7 +16,7 @@ FORMAT = "tensorflow"
 INDEX = ".index"
 
 RECORD = ".slices.json"
-"""What this project records beside an index; see ``formats/slices``."""
+"""The record of this project beside an index; see ``formats/slices``."""
 
 _DATA = re.compile(r"\.data-[0-9]{5}-of-[0-9]{5}\Z")
 
@@ -27,12 +27,12 @@ def index_of(root: Location) -> Location:
 
 
 def data_ending(number: int, count: int) -> str:
-    """What follows the prefix in the name of a data file, of which there are ``count``, counted from 0."""
+    """The ending of the name of a data file, behind the prefix; ``number`` counts the ``count`` files from 0."""
     return f".data-{number:05d}-of-{count:05d}"
 
 
 def is_whole(root: Location) -> bool:
-    """Whether a prefix names a finished checkpoint: its index is written last."""
+    """True if a prefix names a finished checkpoint: its index is written last."""
     return bundle_files(root) is not None
 
 
@@ -77,7 +77,7 @@ def _ends_as_table(index: Location, found: FileStatus) -> bool:
 
 
 def prefix_text(root: Location) -> str:
-    """What a path that names no checkpoint has to do with one of TensorFlow: it is a file of one, or files are missing; "" for nothing."""
+    """A hint for a path that names no checkpoint: it is a file of one of TensorFlow, or files of one are missing; "" for neither."""
     if root.is_file():
         prefix = prefix_of(root.name)
         if prefix and is_whole(root.parent / prefix):
@@ -106,7 +106,7 @@ def _without_index(folder: Location, wanted: str | None = None) -> str:
 
 
 def _without_data(folder: Location) -> str:
-    """The first index of TensorFlow in a folder that has no data file of its; "" for none."""
+    """The first index of TensorFlow in a folder without its data files; "" for none."""
     names = [entry.name for entry in folder.entries() if not entry.is_folder]
     for name in sorted(names):
         prefix = prefix_of(name)
@@ -120,7 +120,7 @@ def _without_data(folder: Location) -> str:
 
 
 class DataFile(Struct, frozen=True):
-    """A data file: where it is, and what is known of it."""
+    """A data file: its path and its status."""
 
     path: str
     found: FileStatus

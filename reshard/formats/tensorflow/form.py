@@ -1,4 +1,4 @@
-"""The form of a TensorFlow target: the slices and chunks of each tensor, and whose names it has."""
+"""The form of a TensorFlow target: the slices and chunks of each tensor, and the kind of names."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ WHOLE_DTYPES = frozenset({
 
 
 NamesOf = Literal["objects", "variables"]
-"""Whose names tensors have: those of objects, as ``tf.train.Checkpoint`` finds them, or of variables, as ``Saver`` of TensorFlow 1 does."""
+"""The kind of names of tensors: those of objects, as ``tf.train.Checkpoint`` finds them, or of variables, as ``Saver`` of TensorFlow 1 does."""
 
 
 class TensorflowForm(Form, frozen=True):
     """A TensorFlow target: an index and data files, whose names begin with the target's.
 
     Attributes:
-        names: whose names tensors have.
+        names: the kind of names of tensors: of objects, or of variables.
         files: data file i has slice i of each tensor (``"ranks"``), or each has at most ``file_bytes`` (``"shards"``), or there is one.
         file_bytes: a larger slice has a file of its own.
-        graph: where the source has the object graph that the target keeps if it has its names.
+        graph: the place of the source's object graph, which a target with its names keeps.
     """
 
     format: ClassVar[str] = FORMAT
@@ -88,7 +88,7 @@ def _slices(tensor: TargetTensor, source: StoredTensor) -> Grid:
 
 
 def warnings(target: TargetCheckpoint, source: Reader) -> Iterator[str]:
-    """Which tensors are stored whole although shards were asked for, or the source has them in slices."""
+    """Warnings about tensors that are stored whole although shards were asked for, or the source has them in slices."""
     whole = [
         name
         for name, tensor in target.tensors.items()
@@ -118,7 +118,7 @@ def warnings(target: TargetCheckpoint, source: Reader) -> Iterator[str]:
 
 
 def _was_cut(name: str, target: TargetCheckpoint, source: Reader) -> bool:
-    """Whether a tensor of a TensorFlow source is in slices there, and in one here though nothing says so."""
+    """True if a tensor of a TensorFlow source is in slices there, and in one here without a request."""
     tensor = target.tensors[name]
     is_asked = tensor.spec.layout is not None or tensor.partition is not None
     if is_asked or tensor.packed is None or tensor.packed.count > 1:

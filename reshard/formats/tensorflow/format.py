@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow as a format: what the registry knows of it."""
+"""Checkpoints of TensorFlow as a format: its entry in the registry."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class IndexEntry(Struct, frozen=True):
 
 
 class BundleIndex(Struct, frozen=True):
-    """What the index of a checkpoint says.
+    """The content of the index of a checkpoint.
 
     Attributes:
         nbytes: of the file.
@@ -54,7 +54,7 @@ class BundleIndex(Struct, frozen=True):
 def read_index(root: Location) -> BundleIndex:
     """The index of the checkpoint that a prefix names.
 
-    Raises MissingError where it is not there, CorruptError where it is damaged or says what cannot be, FormatError for what is not
+    Raises MissingError where it is not there, CorruptError where it is damaged or says the impossible, FormatError for what is not
     supported.
     """
     where = str(index_of(root))
@@ -84,11 +84,11 @@ def read_index(root: Location) -> BundleIndex:
 
 
 class EntrySizes(Struct, frozen=True):
-    """What an index lists.
+    """The numbers and the sizes of the entries of an index.
 
     Attributes:
-        tensors: how many there are, the header counted.
-        slices: how many.
+        tensors: the number of tensors, the header counted.
+        slices: the number of slices.
         key_bytes, value_bytes: of the slices' entries together.
     """
 
@@ -99,7 +99,7 @@ class EntrySizes(Struct, frozen=True):
 
 
 def entry_sizes(root: Location) -> EntrySizes:
-    """How many tensors and slices there are, and how long their entries are; none is parsed."""
+    """The numbers of tensors and slices, and the sizes of their entries; none is parsed."""
     tensors = slices = key_bytes = value_bytes = 0
     for key, value in _entries(root, _file(root)):
         if key.startswith(_SLICE):
@@ -148,7 +148,7 @@ def _with_slices(
 
 
 def _shown(extents: Extents) -> str:
-    """As SaveSliceInfo shows it: start and length of each dimension."""
+    """The text by which SaveSliceInfo shows a slice: start and length of each dimension."""
     return ":".join("-" if length < 0 else f"{start},{length}" for start, length in extents)
 
 

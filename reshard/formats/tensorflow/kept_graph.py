@@ -1,6 +1,6 @@
 """The object graph of a source, for a target of the same names: paths that share an object, tables and custom savers stay known.
 
-What a graph says of values that the target does not have is left out: TensorFlow would look for them. Their objects stay, because others
+The graph leaves out values that the target does not have: TensorFlow would look for them. Their objects stay, because others
 are known by their numbers, but nothing refers to them. A target with another name has a graph of its names (``write/graph.py``).
 
 ::
@@ -37,13 +37,13 @@ MOST_GRAPH_BYTES = 16 << 20
 """A larger graph is not kept: it is in memory several times. One of 100,000 variables takes some 15 MB."""
 
 HELD_GRAPH = 9
-"""How often its bytes are in memory at the worst moment, its objects among them (measured: 3.4, and 8.1 where values are left out)."""
+"""The most copies of its bytes that are in memory at once, its objects among them (measured: 3.4, and 8.1 where values are left out)."""
 
 _CHILD, _VALUE, _SLOT = 1, 2, 3
 """Fields of an object."""
 
 _REFERENCES = {_CHILD: 1, _SLOT: 3}
-"""Which of their fields has the number of an object."""
+"""The field of each that has the number of an object."""
 
 
 def kept_graph(carried: Carried, keys: Iterable[str]) -> bytes | str:
@@ -53,7 +53,7 @@ def kept_graph(carried: Carried, keys: Iterable[str]) -> bytes | str:
 
     Args:
         carried: the graph, as the source has it.
-        keys: of all that the target holds.
+        keys: the keys of everything in the target.
 
     Raises CorruptError for a graph that is damaged.
     """
@@ -75,13 +75,13 @@ def kept_graph(carried: Carried, keys: Iterable[str]) -> bytes | str:
 
 
 def _is_of(key: str, known: Set[str]) -> bool:
-    """Whether a tensor is a value, or one of several that are."""
+    """True if a tensor is a value, or one of several that make up a value."""
     shortest = key.index(ATTRIBUTE) + len(ATTRIBUTE)
     return key in known or any(key[:end] in known for end in range(shortest, len(key)))
 
 
 def _is_held(key: str, held: Sequence[str]) -> bool:
-    """Whether a tensor of a value is among these, which are sorted."""
+    """True if a tensor of a value is among these, which are sorted."""
     place = bisect_left(held, key)
     return place < len(held) and held[place].startswith(key)
 
@@ -107,7 +107,7 @@ def _pruned(objects: Sequence[bytes], lost: Set[str]) -> bytes:
 
 
 def _leading_to(ends: Iterable[int], parents: Mapping[int, Sequence[int]]) -> set[int]:
-    """These objects, and all from which a path leads to one of them."""
+    """The objects of ``ends``, and all from which a path leads to one of them."""
     found, waiting = set(ends), list(ends)
     while waiting:
         new = set(parents.get(waiting.pop(), ())) - found

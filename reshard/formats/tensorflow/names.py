@@ -17,7 +17,7 @@ _ATTRIBUTES = ".ATTRIBUTES"
 ATTRIBUTE = f"/{_ATTRIBUTES}/"
 VALUE = f"{ATTRIBUTE}VARIABLE_VALUE"
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-"""The key of the objects that were saved and of what they refer to, a message."""
+"""The key of a message with the objects that were saved and their references."""
 
 SLOT = "/.OPTIMIZER_SLOT"
 """Behind the path of a variable; the path of the optimizer and the slot's name follow."""
@@ -31,7 +31,7 @@ _ESCAPE = re.compile(r"\.[.S]")
 def paths_of(keys: Iterable[str]) -> dict[str, tuple[PathKey, ...]]:
     """The path of each key; joined with slashes it is the tensor's name, and no two names are equal.
 
-    A key keeps its escapes where without them two tensors had one name. A path is not split behind what is a tensor itself.
+    A key keeps its escapes where without them two tensors had one name. A path is not split behind the name of a tensor.
 
     >>> found = paths_of(["a/b..c/.ATTRIBUTES/VARIABLE_VALUE", "dense/kernel", "dense/kernel/Adam"])
     >>> [[key.key for key in path] for path in found.values()]

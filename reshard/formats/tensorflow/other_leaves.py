@@ -1,4 +1,4 @@
-"""What a checkpoint of TensorFlow holds beside arrays of numbers: strings, which are read, and others, which are only named.
+"""The content of a TensorFlow checkpoint beside arrays of numbers: strings, which are read, and others, which are only named.
 
 A string without dimensions that is text is a leaf of text, as in other formats. Other strings have no place in them: they are carried to
 targets of TensorFlow, where they are stored whole, whatever slices they were in.
@@ -28,14 +28,14 @@ MOST_STRINGS, MOST_STRING_BYTES = 1 << 22, 256 << 20
 """Of a tensor; its strings are in memory together."""
 
 MOST_READ_BYTES = 256 << 20
-"""Strings that opening reads: texts, and those in slices, to know what they are once they are joined."""
+"""Strings that opening reads: texts, and those in slices, whose kind shows once they are joined."""
 
 
 class OtherLeaves:
     """Makes the leaves that are no arrays of numbers.
 
     Attributes:
-        memory_bytes: what the largest of the string tensors takes while it is read.
+        memory_bytes: memory of the largest string tensor while it is read.
     """
 
     def __init__(self, files: Sequence[DataFile], where: str) -> None:
@@ -74,7 +74,7 @@ class OtherLeaves:
         return Leaf(name, path, tensor=False, meta=known)
 
     def graph(self, found: IndexEntry) -> Carried | None:
-        """Where the object graph is; None for one that no target keeps: too large, or no message."""
+        """The place of the object graph; None for one that no target keeps: too large, or no message."""
         entry = found.entry
         if entry.dtype != STRING or entry.shape or found.slices or entry.nbytes > MOST_GRAPH_BYTES:
             return None
@@ -129,7 +129,7 @@ def _text(data: bytes) -> str | None:
 
 
 def _kind(entry: BundleEntry) -> str:
-    """What a tensor that is no array of numbers holds."""
+    """The content of a tensor that is no array of numbers, in words."""
     count, more = math.prod(entry.shape), "s" * (math.prod(entry.shape) != 1)
     name = OTHER_DTYPES.get(entry.dtype, f"dtype {entry.dtype} of TensorFlow")
     if entry.dtype == STRING:

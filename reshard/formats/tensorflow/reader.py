@@ -60,13 +60,13 @@ def open_tensorflow(root: Location, record: RecordUse = "checked", uri: str = ""
     """Open the checkpoint that a prefix names.
 
     Args:
-        record: how to use what this project recorded beside it: refuse contradictions, use the parts that fit, or nothing.
+        record: the use of this project's record beside it: refuse contradictions, use the parts that fit, or nothing.
         uri: the prefix as the user named it.
 
     Raises:
         StorageError: a file of it is not there or cannot be read.
         CorruptError: the index is damaged, or contradicts itself or the data files.
-        FormatError: it uses what is not supported.
+        FormatError: it uses an unsupported feature.
     """
     index = read_index(root)
     files = data_files(root, index.header.data_files)
@@ -108,7 +108,7 @@ def open_tensorflow(root: Location, record: RecordUse = "checked", uri: str = ""
 
 
 def leaf_count(root: Location) -> int:
-    """About how many tensors would take the memory of its tensors and slices; 0 where it cannot be read, which opening it reports."""
+    """The number of tensors that would take about the memory of its tensors and slices; 0 if it cannot be read, which opening it reports."""
     try:
         found = entry_sizes(root)
     except ReshardError:
@@ -121,8 +121,8 @@ class TensorflowChunks(Chunks):
     """The bytes of an open checkpoint of TensorFlow.
 
     Attributes:
-        graph: where the object graph is, if a target may keep it.
-        is_of_variables: whether names are those of variables: no graph tells of objects.
+        graph: the place of the object graph, if a target may keep it.
+        is_of_variables: True if names are those of variables: no graph tells of objects.
     """
 
     def __init__(
@@ -137,12 +137,12 @@ class TensorflowChunks(Chunks):
         self._chunks = chunks
 
     def locate(self, name: str, index: Index) -> Extent | None:
-        """Where the elements of a chunk lie: in a range of one slice, or in several slices."""
+        """The place of a chunk's elements: a range of one slice, or several slices."""
         return self._chunks[name].locate(index)
 
 
 def _memory(tensors: Sequence[IndexEntry]) -> int:
-    """Of the open tensors and slices, without their names."""
+    """The memory of the open tensors and slices, without their names."""
     return sum(1500 + 400 * len(found.slices) for found in tensors)
 
 

@@ -4,10 +4,10 @@
 
     00                    whole number 0
     name 00 01            text; within it 00 is 00 ff and ff is ff 00
-    rank                  whole number: how many bytes it has, then these, the highest first
+    rank                  whole number: the number of its bytes, then these, the highest first
     start length …        of each dimension, signed; a length of -1 is the whole dimension
 
-A signed number takes k bytes for 7 k bits: big-endian two's complement, of which the first k bits are inverted.
+A signed number takes k bytes for 7 k bits: big-endian two's complement with the first k bits inverted.
 (``tensorflow/core/lib/strings/ordered_code.cc``, ``core/util/saved_tensor_slice_util.cc``)
 """
 
@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 WHOLE = -1
-"""The length of a slice along a dimension of which it has all."""
+"""The length of a slice that has a whole dimension."""
 
 
 _ESCAPED = {0x00: b"\0\xff", 0xFF: b"\xff\0"}
 
 
 def slice_key(name: bytes, extents: Sequence[tuple[int, int]]) -> bytes:
-    """The key of a slice of a tensor: of each dimension start and length, ``WHOLE`` where that is how it is stored.
+    """The key of a slice of a tensor: of each dimension start and length, ``WHOLE`` where it is stored so.
 
     >>> slice_key(b"a", [(0, 3), (64, -1)]).hex(" ")
     '00 61 00 01 01 02 80 83 c0 40 7f'

@@ -31,7 +31,7 @@ STRING_MEMORY = 120
 """Bytes of memory that each string takes while it is read and joined, beside its own."""
 
 HELD = 5
-"""How often the bytes of strings are in memory at the worst moment (measured: 4.0, and 5.0 with those of the tensor before)."""
+"""The most copies of the bytes of strings that are in memory at once (measured: 4.0, and 5.0 with those of the tensor before)."""
 
 _MOST_LENGTH_BYTES = 5
 """A longer length is one of 4 GiB and more."""
@@ -59,7 +59,7 @@ def read_strings(carried: Carried, what: str) -> Strings:
 
 
 def joined_bytes(carried: Carried) -> int:
-    """How many bytes the joined strings take as they are stored."""
+    """The bytes of the joined strings as they are stored."""
     return CHECKSUM_BYTES + sum(max(0, p.extent.length - CHECKSUM_BYTES) for p in carried.parts)
 
 
@@ -100,7 +100,7 @@ def _read_part(part: CarriedPart, what: str) -> Strings:
 
 
 def _lengths(stored: bytes, count: int, where: str) -> tuple[NDArray[np.int64], int]:
-    """So many varints, and the offset behind them."""
+    """The first ``count`` varints, and the offset behind them."""
     octets = np.frombuffer(stored, np.uint8)[: count * _MOST_LENGTH_BYTES]
     ends = np.flatnonzero(octets < 0x80)[:count]
     if len(ends) < count:

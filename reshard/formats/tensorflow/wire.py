@@ -1,6 +1,6 @@
 """The wire format of protocol buffers: a message as its fields, by number.
 
-A field begins with a varint: its number times eight, and how its value is stored: 0 a varint, 1 eight bytes, 2 a length and so many
+A field begins with a varint: its number times eight, plus the form of its value: 0 a varint, 1 eight bytes, 2 a length and so many
 bytes, 5 four bytes. (https://protobuf.dev/programming-guides/encoding)
 """
 
@@ -97,7 +97,7 @@ def varint_bytes(number: int) -> bytes:
 
 
 def number_field(number: int, value: int) -> bytes:
-    """A field with a varint; nothing for 0, which is what a missing field means."""
+    """A field with a varint; nothing for 0, the meaning of a missing field."""
     return varint_bytes(number << 3 | VARINT) + varint_bytes(value) if value else b""
 
 

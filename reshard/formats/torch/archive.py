@@ -1,8 +1,8 @@
-"""The zip archive that ``torch.save`` makes of one object: where each record's bytes are.
+"""The zip archive that ``torch.save`` makes of one object: the place of each record's bytes.
 
 ::
 
-    archive/data.pkl        a pickle of the object; what is in a tensor's storage is named by a number
+    archive/data.pkl        a pickle of the object; a number names the content of a tensor's storage
     archive/byteorder       "little" or "big"
     archive/data/0, …       the bytes of each storage, uncompressed
 
@@ -61,7 +61,7 @@ _ReadBytes = Callable[[int, int], bytes]
 
 
 class Most(Struct, frozen=True):
-    """What is read of an archive at most."""
+    """The limits of an archive that is read."""
 
     records: int
     directory_bytes: int
@@ -165,7 +165,7 @@ def open_archive(read: _ReadBytes, nbytes: int, where: str, most: Most = OF_ITEM
 
 
 def _directory(read: _ReadBytes, nbytes: int, where: str, most: Most) -> tuple[int, int, int]:
-    """Offset and size of the central directory, and how many records it lists."""
+    """Offset and size of the central directory, and the number of its records."""
     end_at = nbytes - END.size
     magic, *_, count, size, start, comment = END.unpack(read(end_at, END.size))
     if magic != END_MAGIC or comment:

@@ -37,7 +37,7 @@ TENSOR_NAMES = {
     **{f"torch.{storage}": storage for storage in STORAGE_DTYPES},
     **DTYPE_NAMES,
 }
-"""Names in the pickle of a tensor, and what its nodes call them."""
+"""Names in the pickle of a tensor, and their texts in nodes."""
 
 
 class ArchivedTensor(Struct, frozen=True):
@@ -48,7 +48,7 @@ class ArchivedTensor(Struct, frozen=True):
         strides: elements from one to the next along each axis, where they leave gaps or are used again; else ().
         record: the name of the record.
         offset: of the first element in it, in bytes.
-        record_bytes: which the record must have.
+        record_bytes: the bytes that the record must have.
     """
 
     dtype: str
@@ -65,14 +65,14 @@ class ArchivedTensor(Struct, frozen=True):
 
 
 def is_tensor(node: Any) -> TypeGuard[Built]:
-    """Whether a node would be a tensor."""
+    """True if a node would be a tensor."""
     return isinstance(node, Built) and node.name in (REBUILD_V2, REBUILD_V3)
 
 
 def archived_tensor(node: Built, where: str) -> ArchivedTensor:
     """The tensor that a pickle describes.
 
-    Raises CorruptError for a contradiction, FormatError for what is not read: the bits of another number (conj, neg), a dtype.
+    Raises CorruptError for a contradiction, FormatError for a dtype that is not read, and for the bits of another number (conj, neg).
     """
     arguments, is_v3 = node.arguments, node.name == REBUILD_V3
     fixed = 7 if is_v3 else 6
@@ -156,7 +156,7 @@ def _typed(storage: str, where: str) -> str:
 def _order(
     shape: tuple[int, ...], stride: tuple[int, ...], where: str
 ) -> tuple[tuple[int, ...], bool]:
-    """The axes as they are stored, and whether elements leave gaps or are used again.
+    """The axes as they are stored, and True if elements leave gaps or are used again.
 
     Axes of one element have no place, whatever their stride.
     """

@@ -1,4 +1,4 @@
-"""Element types as torch names them in its pickles, and how the rest of the project does."""
+"""Element types by their names in torch's pickles and in the rest of the project."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _TEXT = {"value_type": "string", "skip_deserialize": False}
 
 
 TUPLES_KEY = "tuples"
-"""In the metadata of a leaf in a value of torch: how many keys before the end of its path the tuples are that it is in."""
+"""In the metadata of a leaf in a value of torch: the depths of the tuples around it, in keys before the end of its path."""
 
 
 def tensor_leaf(path: tuple[PathKey, ...]) -> Leaf:
@@ -40,7 +40,7 @@ def unread_leaf(path: tuple[PathKey, ...], value: Unread, digest: str, **more: A
 
 
 def leaf_at(path: tuple[PathKey, ...], meta: Mapping[str, Any], *, is_tensor: bool = True) -> Leaf:
-    """The leaf with this path and what its format says of it."""
+    """The leaf with this path and its format's metadata."""
     return Leaf("/".join(key.key for key in path), path, tensor=is_tensor, meta=meta)
 
 

@@ -51,7 +51,7 @@ class Unread(Struct, frozen=True):
 
 
 PlainValues = tuple[tuple[Path, Plain | Empty, tuple[int, ...]], ...] | Unread
-"""Each value with its path, and how many keys before its end the tuples are that it is in."""
+"""Each value with its path, and the depths of the tuples around it, in keys before the end of the path."""
 
 
 class NotPlainError(Exception):
@@ -70,14 +70,14 @@ def plain_values(node: Any, most: int) -> PlainValues:
 
 
 def most_parts(pickled: bytes) -> int:
-    """How many parts of a pickle are looked at: each takes a byte, unless it is the same one again and again."""
+    """The most parts of a pickle that are looked at: each takes a byte, unless it is the same one again and again."""
     return max(_FEW_PARTS, 2 * len(pickled))
 
 
 def _leaf_nodes(node: Any, most: int) -> Iterator[tuple[Path, Any, tuple[int, ...]]]:
-    """What is in no further container, in order: its path, itself, and how many keys lead to the tuples that it is in.
+    """The nodes that are no containers, in order: path, node, and the number of keys to each tuple around it.
 
-    What is walked may contain itself, so that depth and number are limited: NotPlainError, as for keys that are no names.
+    Containers may contain themselves, so that depth and number are limited: NotPlainError, as for keys that are no names.
     """
     waiting: list[tuple[Path, Any, tuple[int, ...]]] = [((), node, ())]
     steps = 0

@@ -14,7 +14,7 @@ from reshard.geometry.box import Box
 
 
 def crcs_of_number(element: bytes) -> PieceCrcs:
-    """Of a number in a pickle whose own CRC-32 was compared."""
+    """The CRC of a number in a pickle whose own CRC-32 was compared."""
     return PieceCrcs.of([Box.full(())], [CRC32.of(element)], len(element), CRC32)
 
 
@@ -29,11 +29,11 @@ class RecordCrcs(Struct, frozen=True):
     def of(
         cls, pieces: Sequence[RawPiece], values: Sequence[int], itemsize: int
     ) -> RecordCrcs | None:
-        """Of all pieces of a tensor; None where one is 0, as torch has them where it is told not to compute any."""
+        """The CRCs of all pieces of a tensor; None where one is 0, which torch writes if it is told not to compute any."""
         return cls(tuple(pieces), tuple(values), itemsize) if all(values) else None
 
     def summed(self) -> PieceCrcs | None:
-        """What boxes of the tensor add up to; None where a piece has its elements in another order."""
+        """The CRCs that boxes of the tensor add up to; None where a piece has its elements in another order."""
         if any(map(is_reordered, self.pieces)):
             return None
         boxes = [piece.box for piece in self.pieces]

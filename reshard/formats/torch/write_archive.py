@@ -8,7 +8,7 @@
     archive/data/0      the elements of a tensor, at a multiple of 64 in the archive
 
 The CRC-32 of the elements is not known before they are stored, so that it follows them (flag 8, as torch itself writes it) and is in
-the central directory. The rest of an archive depends on nothing else than its pickle and how many bytes of elements it has.
+the central directory. The rest of an archive depends only on its pickle and the number of bytes of its elements.
 (PKWARE's APPNOTE.TXT, 4.3; ``caffe2/serialize/inline_container.cc``)
 """
 
@@ -99,7 +99,7 @@ def archive_of(pickle: bytes) -> bytes:
 
 
 def archive_head(pickle: bytes, nbytes: int) -> bytes:
-    """What is before the ``nbytes`` of elements of a tensor's archive."""
+    """The bytes before the ``nbytes`` of elements of a tensor's archive."""
     head, _ = _beginning(pickle)
     record = _elements(len(head), nbytes)
     extra = _zip64(0) if record.is_large else b""
@@ -110,7 +110,7 @@ def archive_head(pickle: bytes, nbytes: int) -> bytes:
 
 
 def elements_start(pickle: bytes, nbytes: int) -> int:
-    """How long the head is: the offset of the elements in the archive."""
+    """The length of the head: the offset of the elements in the archive."""
     record = _elements(0, nbytes)
     begin = _BESIDES_PICKLE + len(pickle) + LOCAL.size + len(record.name) + EXTRA.size
     if record.is_large:
@@ -119,7 +119,7 @@ def elements_start(pickle: bytes, nbytes: int) -> int:
 
 
 def archive_tail(pickle: bytes, nbytes: int, crc: int) -> bytes:
-    """What is behind the elements, whose CRC-32 is ``crc``."""
+    """The bytes behind the elements, whose CRC-32 is ``crc``."""
     head, records = _beginning(pickle)
     record = _elements(len(head), nbytes, crc)
     descriptor = record.descriptor()

@@ -1,4 +1,4 @@
-"""The structures of a zip archive, as ``torch.save`` uses them: what is read and written of them (PKWARE's APPNOTE.TXT, 4.3)."""
+"""The structures of a zip archive, as ``torch.save`` uses them, as far as they are read and written (PKWARE's APPNOTE.TXT, 4.3)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENCRYPTED, SIZES_FOLLOW = 1, 8
 """Flags: the data is encrypted; CRC-32 and sizes are in a descriptor."""
 
 ZIP64 = 1
-"""The kind of the extra field that has what 4 bytes cannot say."""
+"""The kind of the extra field for numbers that 4 bytes cannot hold."""
 
 UNSET = 0xFFFFFFFF
-"""Where a field of 4 bytes says that ZIP64's has the value."""
+"""The value of a field of 4 bytes whose number is in ZIP64's."""

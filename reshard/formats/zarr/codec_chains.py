@@ -59,7 +59,7 @@ def zarr3_encoding(codecs: Any, several_bytes: bool, rank: int, where: str) -> C
 
     Args:
         codecs: the value of ``codecs``, outermost first.
-        several_bytes: whether an element takes several bytes, so that their order matters.
+        several_bytes: True if an element takes several bytes, so that their order matters.
         rank: of the array.
         where: tensor and file, for errors.
     """

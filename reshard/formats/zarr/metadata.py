@@ -45,12 +45,12 @@ _ZARR2_NAMES = {
 
 
 class ShardIndexing(Struct, frozen=True):
-    """How the inner chunks of a zarr 3 shard, which is one stored value, are laid out.
+    """The layout of the inner chunks of a zarr 3 shard, which is one stored value.
 
     Attributes:
         parts: number of inner chunks along each dimension of a shard.
-        at_end: whether the index follows the chunks, else it precedes them.
-        checksum: whether a CRC32C follows the index.
+        at_end: True if the index follows the chunks, else it precedes them.
+        checksum: True if a CRC32C follows the index.
     """
 
     parts: tuple[int, ...]
@@ -65,8 +65,8 @@ class ZarrArray(Struct, frozen=True):
         value_shape: shape of the value of one key: a chunk, or a shard of inner chunks.
         chunk_shape: shape of one encoded chunk; edges are padded to it.
         separator: the separator in a key's chunk position.
-        prefixed: whether that position begins with ``c`` (zarr 3's default).
-        indexing: how a shard is laid out, or None if values are chunks.
+        prefixed: True if that position begins with ``c`` (zarr 3's default).
+        indexing: the layout of a shard, or None if values are chunks.
     """
 
     shape: tuple[int, ...]
@@ -126,7 +126,7 @@ def _parse_zarr2(fields: Mapping[str, Any], where: str) -> ZarrArray:
 
 
 def _zarr2_dtype(text: Any, where: str) -> tuple[str, bool]:
-    """The dtype's name, and whether its elements are stored little-endian."""
+    """The dtype's name, and True if its elements are stored little-endian."""
     if isinstance(text, str) and text in DTYPES:
         return text, True
     name = _ZARR2_NAMES.get(text[1:]) if isinstance(text, str) and text[:1] in "<>|" else None
@@ -270,7 +270,7 @@ def fill_bytes(value: Any, dtype: str, where: str) -> bytes:
 
 
 def _is_zero(value: Any, dtype: str) -> bool:
-    """Whether it is the usual fill 0, which needs no package of number types."""
+    """True if it is the usual fill 0, which needs no package of number types."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and str(value) in ("0", "0.0") and dtype not in _WITHOUT_ZERO
 

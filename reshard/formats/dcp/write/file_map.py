@@ -53,7 +53,7 @@ def plan_files(target: TargetCheckpoint) -> FileMap:
 
 
 class _Planned:
-    """What the files of a target follow from. Nothing of it changes."""
+    """The plan from which the files of a target follow; it never changes."""
 
     def __init__(self, target: TargetCheckpoint) -> None:
         self._target = target
@@ -72,7 +72,7 @@ class _Planned:
         self.shared = tuple(dict.fromkeys([*first, *self._items]))
 
     def _located_numbers(self) -> dict[str, SlicePlaces]:
-        """Where the elements of numbers are, one behind the other."""
+        """The places of the elements of numbers, one behind the other."""
         found, at = {}, 0
         for name, tensor in self._target.tensors.items():
             if name in self._numbers:
@@ -81,7 +81,7 @@ class _Planned:
         return found
 
     def _located_tensors(self) -> dict[str, SlicePlaces]:
-        """Where the slices of each tensor are, which is where their items are."""
+        """The places of the slices of each tensor: those of their items."""
         found = {}
         ends = {data_file(0): self._first}
         for name, tensor in self._target.tensors.items():
@@ -121,7 +121,7 @@ class _Planned:
         return {METADATA: metadata}
 
     def _write_values(self, root: Location) -> tuple[dict[str, str], dict[str, ItemPlace]]:
-        """Writes the files of values, if there are any: their digests, and where each value is."""
+        """Writes the files of values, if there are any; returns their digests, and the place of each value."""
         digests, places = self._write_carried(root)
         entries = [entry for entry in self._entries if entry.tensor is None and not entry.carried]
         if not entries:

@@ -1,6 +1,6 @@
 """The items of one file of a target: archives at multiples of 64, one behind the other, with zeros between them.
 
-What is between the elements of two tensors is one insert: the end of an archive, which has the CRC-32 of its elements, zeros, and
+One insert is between the elements of two tensors: the end of an archive, which has the CRC-32 of its elements, zeros, and
 the beginning of the next. torch packs items without zeros, and reads both.
 """
 
@@ -46,7 +46,7 @@ class TensorItem(Struct, frozen=True):
 
     @property
     def head(self) -> bytes:
-        """What is before the elements."""
+        """The bytes before the elements."""
         return archive_head(self.pickle, self.elements_bytes)
 
     @property
@@ -55,12 +55,12 @@ class TensorItem(Struct, frozen=True):
         return self.start + self.elements_bytes
 
     def tail(self, crc: int) -> bytes:
-        """What is behind the elements, by their CRC-32."""
+        """The bytes behind the elements, by their CRC-32."""
         return archive_tail(self.pickle, self.elements_bytes, crc)
 
     @property
     def nbytes(self) -> int:
-        """Of the whole archive."""
+        """The size of the whole archive."""
         return self.elements_end - self.at + len(self.tail(0))
 
 

@@ -26,7 +26,7 @@ _CONTIGUOUS = 0
 
 
 class PlacedItem(Struct, frozen=True):
-    """An item, and where it is; ``box`` is that of a piece of a tensor, and None for another value."""
+    """An item and its place; ``box`` is that of a piece of a tensor, and None for another value."""
 
     box: Box | None
     place: ItemPlace
@@ -63,7 +63,7 @@ def _record(name: str, state: Any = None) -> New:
 
 
 def _described(one: PlacedEntry) -> New:
-    """What kind of entry it is, its shape and its pieces."""
+    """The record of an entry: its kind, its shape and its pieces."""
     if not one.dtype:
         return _record("BytesStorageMetadata")
     layout = Call(Global("torch.serialization", "_get_layout"), ("torch.strided",))
@@ -89,7 +89,7 @@ def _places(entries: Sequence[PlacedEntry]) -> Iterator[tuple[New, New]]:
     for one in entries:
         for number, item in enumerate(one.items):
             index: dict[str, Any] = {"fqn": one.entry.name}
-            if item.box is not None:  # what is not set is left out
+            if item.box is not None:  # unset fields are left out
                 index |= {"offset": _size(item.box.start), "index": number}
             place = item.place
             stored = {

@@ -1,4 +1,4 @@
-"""What the leaves of a target are in a state dict of torch: tensors, and values that are items of their own.
+"""The leaves of a target as entries of a state dict of torch: tensors, and values that are items of their own.
 
 The name of an entry is its keys joined with dots. A list or a tuple without tensors and dicts in it is one value, and so one entry
 (``torch/distributed/checkpoint/_traverse.py``). Where the source does not tell tuples from lists, the options that torch's optimizers keep
@@ -132,7 +132,7 @@ def _entry(path: Keys, **of_entry: Any) -> StateEntry:
 
 
 def _list_depths(path: Keys) -> Iterator[int]:
-    """How many keys the lists have that a path leads through, from the outermost on."""
+    """The depths, in keys, of the lists that a path leads through, from the outermost on."""
     return (depth for depth in range(1, len(path)) if path[depth].is_sequence)
 
 

@@ -41,7 +41,7 @@ def plan_files(target: TargetCheckpoint) -> FileMap:
 
 
 class _Planned:
-    """What the file follows from. Nothing of it changes."""
+    """The plan from which the file follows; it never changes."""
 
     def __init__(self, target: TargetCheckpoint) -> None:
         _check_names(target.tensors)

@@ -1,4 +1,4 @@
-"""An HDF5 file without its elements: the metadata, made by h5py, and where each dataset begins.
+"""An HDF5 file without its elements: the metadata, made by h5py, and the offset of each dataset.
 
 All metadata comes first and the elements of the datasets follow without gaps: each gets its room by one element that is written once
 everything else is there. h5py writes into a Python file object that keeps the metadata and forgets elements, so a file of any size
@@ -108,7 +108,7 @@ def _check(
 
 
 class _Metadata(RawIOBase):
-    """A file object that keeps what is written until ``ends_at`` is called, and behind that only the size."""
+    """A file object that keeps the bytes written until ``ends_at`` is called, and behind that only the size."""
 
     def __init__(self) -> None:
         self.nbytes = 0

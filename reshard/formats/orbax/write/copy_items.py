@@ -92,7 +92,7 @@ def _refuse_without_space(
 
 
 def _found(folder: Location, below: str, what: str) -> Iterator[tuple[str, FileStatus]]:
-    """Every folder and file below a folder, by path; a folder before what is in it."""
+    """Every folder and file below a folder, by path; a folder before its content."""
     for entry in (folder / below).entries():
         path = f"{below}/{entry.name}" if below else entry.name
         status = (folder / path).status(what)

@@ -58,7 +58,7 @@ def _check_names(tree: ItemTree, form: OrbaxForm) -> None:
 
 
 def _is_array(tree: ItemTree) -> bool:
-    """Whether the item is one array; old versions of Orbax record no handler of it."""
+    """True if the item is one array; old versions of Orbax record no handler of it."""
     handler = tree.item.handler
     return len(tree.leaves) == 1 and (not handler or is_array_handler(handler))
 
@@ -84,7 +84,7 @@ class _Planned(Struct, frozen=True):
     folders: Mapping[str, str]
 
     def key(self, name: str, index: Index) -> str:
-        """Of a chunk, below its array."""
+        """The key of a chunk, below its array."""
         return chunk_key(self.target.tensors[name].spec.storage, index)
 
     def copy(self, root: Location) -> None:
@@ -93,7 +93,7 @@ class _Planned(Struct, frozen=True):
 
 
 def _in_files(planned: _Planned) -> FileMap:
-    """With a file for each chunk: ``<item>/<dotted name>/c/0/1``, or ``c.0.0`` if the tensor has only one chunk."""
+    """The files with one for each chunk: ``<item>/<dotted name>/c/0/1``, or ``c.0.0`` if the tensor has only one chunk."""
     target, trees, arrays, folders = planned.target, planned.trees, planned.arrays, planned.folders
 
     def places(name: str, index: Index) -> tuple[Place, ...]:
@@ -130,7 +130,7 @@ def _in_files(planned: _Planned) -> FileMap:
 
 
 def _in_databases(planned: _Planned) -> FileMap:
-    """With all arrays of an item in one OCDBT database."""
+    """The files with all arrays of an item in one OCDBT database."""
     from reshard.formats.ocdbt.databases import Databases
 
     target, trees = planned.target, planned.trees

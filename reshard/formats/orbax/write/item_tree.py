@@ -14,7 +14,7 @@ from reshard.formats.leaf_paths import settle_sequences, tree_order
 from reshard.formats.orbax.param_names import check_leaves, check_path, has_bytes, param_name
 
 V1_ITEM = "state"
-"""Where a v1 container keeps a tree that has no name of its own."""
+"""The folder of a v1 container for a tree that has no name of its own."""
 
 V1_HANDLERS = "orbax.checkpoint.experimental.v1."
 """The prefix of the names of v1 handlers."""
@@ -38,7 +38,7 @@ class WrittenLeaf(Struct, frozen=True):
 
     @property
     def folder(self) -> str:
-        """Where its files or keys are: Orbax stores ``a/`` in ``a``, and what has no name at the top of the item."""
+        """The folder of its files or keys: Orbax stores ``a/`` in ``a``, and a leaf without a name at the top of the item."""
         return self.param.removesuffix("/")
 
     @property

@@ -127,7 +127,7 @@ def value_metadata(written: WrittenLeaf) -> dict[str, Any]:
 
 
 def _has_sharding(written: WrittenLeaf) -> bool:
-    """Whether it is a jax.Array, or an array in a layout that a program's own handler restores, which reads the same files."""
+    """True for a jax.Array, and for an array in a layout whose handler, a program's own, reads the same files."""
     kind, target = value_metadata(written).get("value_type"), written.target
     is_laid_out = target is not None and target.spec.layout is not None
     return kind == _JAX_ARRAY or (is_laid_out and kind not in ARRAY_TYPES)

@@ -62,7 +62,7 @@ def plan_files(target: TargetCheckpoint, form: SafetensorsForm) -> FileMap:
 
 
 class _Planned:
-    """What the files of a target follow from. Nothing of it changes."""
+    """The plan from which the files of a target follow; it never changes."""
 
     def __init__(self, target: TargetCheckpoint, form: SafetensorsForm) -> None:
         self._target = target
@@ -145,14 +145,14 @@ class _Planned:
         return with_digest(safetensors_header([one.entry for one in file.slices], metadata))
 
     def _record(self, digests: Mapping[str, str], files: Mapping[str, str] | None = None) -> bytes:
-        """The record, which does not say again what headers and index say."""
+        """The record, without the content of headers and index."""
         metadata = self._target.metadata
         own = replace(metadata, header={}, index={} if self._has_index else metadata.index)
         return target_record(replace(self._target, metadata=own), digests, files)
 
     @property
     def _has_index(self) -> bool:
-        """Whether there is an index: not of a single file that loaders find by its name, unless deltas may stand on its version."""
+        """True if there is an index: a single file that loaders find by its name has none, unless deltas may stand on its version."""
         is_alone = list(self._files) in ([ONLY_FILE], [self._form.name.only_file])
         is_version = self._target.version is not None and bool(self._target.tensors)
         return self._form.files == "shards" and (is_version or not is_alone)

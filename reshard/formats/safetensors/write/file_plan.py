@@ -1,4 +1,4 @@
-"""Which slice of which tensor goes to which file, for each form of a safetensors target.
+"""The slices of tensors in each file, for each form of a safetensors target.
 
 - one, shards: whole tensors, in the tree's order; shards are filled up to a number of bytes;
 - ranks: a file for each device of the mesh, with that device's slice of every tensor, replicas included;
@@ -43,7 +43,7 @@ class PlannedSlice(Struct, frozen=True):
 
     @property
     def header_offset(self) -> list[int]:
-        """Where it begins in the full tensor, counted as the header counts."""
+        """Its offset in the full tensor, counted as the header counts."""
         return list(header_shape(self.tensor.spec.dtype, self.box.start))
 
     @property
@@ -60,7 +60,7 @@ class PlannedFile(Struct, frozen=True):
 
     Attributes:
         number: of the file, from 0.
-        count: how many files there are.
+        count: the number of files.
     """
 
     name: str

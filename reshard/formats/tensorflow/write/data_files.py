@@ -1,4 +1,4 @@
-"""Which data file has what: the texts first, then the slices of tensors, then tensors of strings."""
+"""The contents of the data files: the texts first, then the slices of tensors, then tensors of strings."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class DataFiles(Struct, frozen=True):
 
     Attributes:
         sizes: of the files, in the order of their numbers.
-        slices: where the slices of each tensor are.
-        strings: where each tensor of strings is, by the leaf's name.
+        slices: the places of the slices of each tensor.
+        strings: the place of each tensor of strings, by the leaf's name.
     """
 
     sizes: Mapping[str, int]
@@ -57,12 +57,12 @@ def place_data(target: TargetCheckpoint, form: TensorflowForm, head_bytes: int) 
 
 
 def carried_strings(target: TargetCheckpoint) -> Iterator[tuple[Leaf, Carried]]:
-    """The tensors of strings, and where the source has them."""
+    """The tensors of strings, and their places in the source."""
     return ((leaf, leaf.carried) for leaf in target.leaves if leaf.carried)
 
 
 def _contents(target: TargetCheckpoint) -> Iterator[tuple[int, int]]:
-    """Everything that gets a place, in order: which shard it is, and its bytes."""
+    """Everything that gets a place, in order: the number of its shard, and its bytes."""
     for tensor in target.tensors.values():
         grid = tensor.packed or Grid.whole(tensor.spec.shape)
         for number, box in enumerate(grid.boxes()):
@@ -72,7 +72,7 @@ def _contents(target: TargetCheckpoint) -> Iterator[tuple[int, int]]:
 
 
 def _add(sizes: list[int], shard: int, nbytes: int, form: TensorflowForm) -> tuple[int, int]:
-    """Adds to one of the files, of which there may be a new one; number and offset."""
+    """Adds to one of the files, perhaps a new one; returns its number and the offset."""
     number = shard if form.files == "ranks" else len(sizes) - 1
     if form.files == "shards" and sizes[number] and sizes[number] + nbytes > form.file_bytes:
         number += 1

@@ -1,6 +1,6 @@
 """The files of a TensorFlow target: data files, in which slices follow one another, and the index, which is written last.
 
-Slice i of each tensor is in data file i, or files are filled up to a size, or there is one. The first begins with what is known before: the
+Slice i of each tensor is in data file i, or files are filled up to a size, or there is one. The first begins with parts that are known before: the
 object graph and texts. Tensors of strings, which come from a checkpoint of TensorFlow, are behind the slices. A record of the layout and of
 digests is beside the index, as ``PREFIX.slices.json``.
 """
@@ -77,7 +77,7 @@ class _Text(Struct, frozen=True):
 
 
 class _Planned:
-    """What the files of a target follow from. Nothing of it changes."""
+    """The plan from which the files of a target follow; it never changes."""
 
     def __init__(self, target: TargetCheckpoint, form: TensorflowForm) -> None:
         self._target = target

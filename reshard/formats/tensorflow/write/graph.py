@@ -1,4 +1,4 @@
-"""The object graph of a target: what ``tf.train.Checkpoint`` goes through to find the value of each variable.
+"""The object graph of a target, in which ``tf.train.Checkpoint`` finds the value of each variable.
 
 It is that of a source of the same names (``kept_graph.py``). Else it is made of the names: each key of a path is an object, which refers to the
 next one. Slots of an optimizer are told where the optimizer is. (``tensorflow/core/protobuf/trackable_object_graph.proto``)

@@ -35,7 +35,7 @@ def table_bytes(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 class _Block:
-    """Entries of which each has only the part of its key that the one before does not have."""
+    """Entries; each has only the part of its key that the one before does not have."""
 
     def __init__(self, restart: int) -> None:
         self.last = b""
@@ -71,7 +71,7 @@ def _shared(a: bytes, b: bytes) -> int:
 
 
 def _append(table: bytearray, block: bytes) -> bytes:
-    """Adds a block; its handle."""
+    """Adds a block; returns its handle."""
     handle = varint_bytes(len(table)) + varint_bytes(len(block))
     stored = block + b"\0"  # not compressed
     table += stored + masked(CRC32C.of(stored)).to_bytes(4, "little")
