@@ -49,7 +49,7 @@ class TaskOutput(Struct, frozen=True):
 
     @property
     def attempt(self) -> str:
-        """The name of the folder of an attempt; "" where tasks write the target's own files."""
+        """The name of the folder of an attempt; "" if tasks write the target's own files."""
         return self.root.rpartition("/")[2] if self.is_attempt else ""
 
     @property

@@ -33,10 +33,10 @@ LOOK_SECONDS = 1.0
 """Seconds between checks of the parent: a process that it forked may hold our stdin open after the parent has ended."""
 
 START_SECONDS = 60
-"""The longest start of processes; the usual one takes a quarter of a second."""
+"""The longest time that processes may take to start; usually it is a quarter of a second."""
 
 ENDING_SECONDS = 30
-"""The longest end of a process whose connection has closed; it takes a moment, except on a busy machine."""
+"""The longest time that a process may take to end once its connection has closed; it is a moment, but on a busy machine."""
 
 _MAIN = (
     "import sys; sys.path[:] = sys.argv[3:]; from reshard.engine.processes import serve; "

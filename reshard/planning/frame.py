@@ -222,7 +222,7 @@ class Frame(Struct, frozen=True):
         ]
 
     def _own(self, units: Grid) -> list[Grid]:
-        """The units as boxes of each piece; the same grid where they are equal."""
+        """The units as boxes of each piece; the same grid if they are equal."""
         if self.is_one:
             return [units] * len(self.demands)
         shared: dict[Cuts, Cuts] = {}

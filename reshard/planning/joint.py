@@ -38,7 +38,7 @@ def joint_choice(demands: Sequence[Demand], memory: int) -> Choice:
 
 
 def _halved(demands: Sequence[Demand], units: Grid) -> Grid | None:
-    """The units in halves; None where each is one chunk, or one part of a slice that is written in order."""
+    """The units in halves; None if each is one chunk, or one part of a slice that is written in order."""
     target = demands[0].target
     if target.in_order is None:
         return best_halving(partial(_joint_bytes, demands), units, target.spec.storage)
@@ -97,7 +97,7 @@ def _joint_pace(
 
 
 def _reading_of(demand: Demand, units: Grid) -> Reading:
-    """The chunks that units of a target decode for one of its pieces."""
+    """The reading of one of a target's pieces by units of the target."""
     piece = demand.piece
     grid = piece.source_grid(demand.source.spec.storage)
     start = piece.source_box.start

@@ -161,7 +161,7 @@ def _refuse_names(pair: QuantizedPair, copies: Mapping[str, Sequence[str]]) -> N
 
 
 def refuse_cut(pair: QuantizedPair, target: str, slices: Grid | Sequence[Box]) -> None:
-    """Raises PlanError where slices of the codes end inside a block."""
+    """Raises PlanError if slices of the codes end inside a block."""
     for dim, grain in enumerate(pair.grain):
         if isinstance(slices, Grid):
             cuts: Sequence[int] = slices.cuts[dim]

@@ -4,7 +4,7 @@ Memory: a task's need is arithmetic over chunk shapes, known before anything is 
 strategy that fits into ``max_memory / workers``. If there is none, it allows all of ``max_memory`` for a task, and
 fewer tasks run at once. If still none fits, the plan is refused.
 
-Pieces that come from one tensor share a read where that costs less and fits as well (see ``shared_reads``).
+Pieces that come from one tensor share a read if that costs less and fits as well (see ``shared_reads``).
 """
 
 from __future__ import annotations

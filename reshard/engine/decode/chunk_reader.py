@@ -125,7 +125,7 @@ def check_recorded(name: str, found: str, recorded: str) -> None:
 
 
 def crc_text(name: str, crc: Crc, file: str = "") -> str:
-    """The message for a tensor whose bytes do not have the CRC that its format recorded; ``file``: with these bytes, if known."""
+    """The message for a tensor whose bytes do not have the recorded CRC; ``file``: the file with these bytes, if known."""
     where = f" in {file}" if file else ""
     return (
         f"tensor {name!r}: its bytes{where} do not have the {crc.title} that was recorded when it was written; "

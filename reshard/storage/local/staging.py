@@ -226,7 +226,7 @@ def _holder(fd: int) -> str:
 
 
 def _open_lock(path: Path) -> int | None:
-    """A descriptor of the lock file, made if missing; None where its folder was just removed."""
+    """A descriptor of the lock file, made if missing; None if its folder was just removed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with storage_errors("create", path):
         path.parent.mkdir(exist_ok=True)
