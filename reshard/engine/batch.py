@@ -1,8 +1,8 @@
-"""Carries out a batch of tasks, in this process or in another one on any host, and takes what it made.
+"""Carries out a batch of tasks, in this process or in another one on any host, and takes over its files.
 
-In threads of the run's own process tasks write the target's files themselves. Elsewhere they write files of their own
-(``storage.local.attempts``), sync them where the run's kernel cannot, and then report. The run takes over the files of a result
-that counts: only it writes below the root of a local target. In a bucket a file appears whole, and only where none is.
+In threads of the run's own process, tasks write the target's files themselves. Elsewhere they write files of their own
+(``storage.local.attempts``), sync them if the run's kernel cannot, and then report. The run takes over the files of a result
+that counts; only the run writes below the root of a local target. In a bucket a file appears whole, and only if none is there.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from reshard.storage.targets import check_lease
 
 
 class BatchResult(Struct, frozen=True):
-    """What a batch has done.
+    """The results of a batch.
 
     Attributes:
         results: of the units of each task.
-        attempts: by target, the name of the folder with the files that were written; "" where tasks wrote the target's own.
+        attempts: by target, the name of the folder with the written files; "" if tasks wrote the target's own files.
     """
 
     results: list[list[Result]]
@@ -40,12 +40,12 @@ class BatchResult(Struct, frozen=True):
 
     @property
     def read_bytes(self) -> int:
-        """Encoded bytes that were read: the first unit of each task says how many for all of them."""
+        """Encoded bytes that were read; the first unit of each task has the bytes of the whole task."""
         return sum(units[0].read_bytes for units in self.results)
 
 
 class PackedBatch(Struct, frozen=True):
-    """A batch that travels with what it must know of the files that its chunks share, which it uploads in order.
+    """A batch with the shared-file layouts that its uploads need; it uploads these files in order.
 
     Attributes:
         shared: by target and by name.
@@ -64,7 +64,7 @@ def tasks_of(batch: Batch) -> tuple[Task, ...]:
 
 
 def packed(tasks: tuple[Task, ...], outputs: Mapping[int, TargetOutput]) -> Batch:
-    """The batch as it travels, where these targets have files that are uploaded in order elsewhere."""
+    """The batch as it is sent; ``outputs`` are targets with files that other processes upload in order."""
     shared: dict[int, dict[str, SharedFile]] = {number: {} for number in outputs}
     for unit in (unit for task in tasks for unit in task.units if unit.target in outputs):
         files = shared[unit.target]
@@ -75,11 +75,11 @@ def packed(tasks: tuple[Task, ...], outputs: Mapping[int, TargetOutput]) -> Batc
 
 
 class Work(Struct, frozen=True):
-    """What carries out each batch of a run: all that tasks have in common. It can be pickled.
+    """The function that carries out each batch of a run, with all that tasks have in common. It can be pickled.
 
     Attributes:
         outputs: by target.
-        pool: lends buffers that were used before; workers that the run does not know make buffers of their own.
+        pool: lends used buffers; workers in other processes make buffers of their own.
     """
 
     outputs: tuple[TaskOutput, ...]
@@ -92,13 +92,13 @@ class Work(Struct, frozen=True):
             return execute_batch(batch.tasks, outputs, self.pool)
 
     def with_pool(self, pool: ArenaPool) -> Work:
-        """The same with the buffers of a worker."""
+        """The same work with the buffers of a worker."""
         return Work(self.outputs, pool)
 
 
 @contextmanager
 def _uploading(outputs: Sequence[TaskOutput], batch: PackedBatch) -> Iterator[list[TaskOutput]]:
-    """The outputs with uploads of the batch's own; what is not complete at the end is not stored."""
+    """The outputs with uploads of the batch's own; a file that is not complete at the end is not stored."""
     with ExitStack() as stack:
         found = list(outputs)
         for number, files in batch.shared.items():
@@ -117,7 +117,7 @@ def execute_batch(
 ) -> BatchResult:
     """Runs the tasks of a batch one after the other, in any process.
 
-    Raises StorageError where this host does not share the folder of the target, or the run is over.
+    Raises StorageError if this host does not share the folder of the target, or if the run is over.
     """
     used = {unit.target for task in tasks for unit in task.units}
     begun = {number: _begun(outputs[number]) for number in sorted(used)}
@@ -130,7 +130,7 @@ def execute_batch(
 
 
 def _begun(output: TaskOutput) -> TaskOutput:
-    """The output of a task, in a folder of its own where the run wants that."""
+    """The output of a task, in a folder of its own if the run requires it."""
     elsewhere = output.elsewhere
     if elsewhere is None:
         return output
@@ -143,7 +143,7 @@ def _begun(output: TaskOutput) -> TaskOutput:
 
 
 def _sync(outputs: Iterable[TaskOutput]) -> str:
-    """Syncs what was written where the run's own sync cannot reach it; the host's name then, else an empty text."""
+    """Syncs files that the run's own sync cannot reach; returns the host's name then, else ""."""
     host = ""
     for output in outputs:
         if output.elsewhere is not None and output.elsewhere.kernel != this_kernel():
@@ -156,7 +156,7 @@ def _sync(outputs: Iterable[TaskOutput]) -> str:
 def accept_files(
     output: TargetOutput, tensors: Sequence[TensorPlan], result: BatchResult, done: Sequence[Result]
 ) -> None:
-    """Makes the files of units the target's own, where they were written elsewhere."""
+    """Makes files of units the target's own if other processes wrote them."""
     if not result.attempts or not done or output.elsewhere is None:
         return
     name = result.attempts[done[0].target]

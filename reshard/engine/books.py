@@ -1,6 +1,6 @@
-"""Books: for each tensor of a target, what was read, stored, covered and proved, added up from the results of units.
+"""Books: the sums of what was read, stored, covered and proved for each tensor of a target, from the results of units.
 
-A run that resumes another begins with the results that the other recorded. ``TargetRun`` is what the engine must know of a target.
+A run that resumes another begins with the results that the other recorded. ``TargetRun`` has what the engine needs of a target.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Books:
         self._progress = progress
         self._tensors = [TensorBook() for _ in plan.tensors]
         self._sources = source_books(plan)
-        # Sums over all tensors: taken once, since tasks that end may be as many as they are.
+        # Sums over all tensors, taken once: a sum after each task would take time quadratic in the number of tensors.
         self._total_bytes = sum(tensor.moved_bytes for tensor in plan.tensors)
         self._total_tasks = plan.tasks
         self._moved_bytes = 0
@@ -55,7 +55,7 @@ class Books:
         self._by_host: dict[str, int] = {}
 
     def expect(self, total_bytes: int, total_tasks: int) -> None:
-        """Notes how much there is to do, where that is only a part of the plan."""
+        """Notes the amount of work, if that is only a part of the plan."""
         self._total_bytes, self._total_tasks = total_bytes, total_tasks
 
     @property
@@ -80,12 +80,12 @@ class Books:
 
     @property
     def total_tasks(self) -> int:
-        """Tasks of the plan, or of what is to do of it."""
+        """Tasks of the plan, or of the part of it that is to do."""
         return self._total_tasks
 
     @property
     def resumed_bytes(self) -> int:
-        """Those of ``moved_bytes`` that an earlier run put there."""
+        """The part of ``moved_bytes`` that an earlier run moved."""
         return self._resumed_bytes
 
     @property
@@ -104,7 +104,7 @@ class Books:
             self._resumed_bytes += result.moved_bytes
 
     def add(self, result: Result) -> list[Extent]:
-        """Counts a result of this run, and closes the chunks that are complete now; returns where they are in local files."""
+        """Counts a result of this run, and closes the chunks that are complete now; returns their places in local files."""
         if result.host:
             self._by_host[result.host] = self._by_host.get(result.host, 0) + result.moved_bytes
         complete = self._count(result, self._close)
@@ -118,7 +118,7 @@ class Books:
         ]
 
     def report_progress(self, tensor: str) -> None:
-        """Reports how far the run is."""
+        """Reports the progress of the run."""
         if self._progress is not None:
             self._progress(
                 Progress(
@@ -133,16 +133,16 @@ class Books:
             )
 
     def results(self) -> list[TensorResult]:
-        """What became of each tensor; raises VerificationError where a chunk is not complete or digests differ."""
+        """The result of each tensor; raises VerificationError if a chunk is not complete or digests differ."""
         return [self.result(number) for number in range(len(self._tensors))]
 
     def result(self, number: int) -> TensorResult:
-        """What became of one tensor; raises as ``results``."""
+        """The result of one tensor; raises as ``results``."""
         tensor = self._plan.tensors[number]
         return proved(tensor, self._tensors[number], self._source_of(tensor))
 
     def casts(self) -> list[CastStats]:
-        """What casts and arithmetic lost of each tensor so far."""
+        """The loss of casts and arithmetic so far, for each tensor."""
         return [book.cast for book in self._tensors]
 
     def source_digests(self) -> dict[tuple[int, str], str]:
@@ -161,7 +161,7 @@ class Books:
         return self._sources.get(keys.pop()) if len(keys) == 1 else None
 
     def _count(self, result: Result, size: Callable[[int, StoredChunk], int]) -> list[StoredChunk]:
-        """Counts a result; the chunks that are complete now."""
+        """Counts a result; returns the chunks that are complete now."""
         number, tensor = result.tensor, self._plan.tensors[result.tensor]
         book, fill = self._tensors[number], tensor.fill_at(result.unit)[0]
         for piece, sums in zip(fill.pieces, result.sums, strict=True):
@@ -180,7 +180,7 @@ class Books:
         return [chunk for chunk in found if chunk is not None]
 
     def _close(self, tensor: int, chunk: StoredChunk) -> int:
-        """Ends a raw chunk that several tasks have written; its size."""
+        """Ends a raw chunk that several tasks have written; returns its size."""
         spec = self._plan.tensors[tensor].target.spec
         nbytes, has_trailer = padded_bytes(spec, chunk.index), self._encoding(spec).checksum
         with about_tensor(spec.name):
@@ -202,7 +202,7 @@ class Books:
 
 
 class DoneUnits:
-    """Which units of which tensors are done already: a byte for each unit of the plan."""
+    """The units that are done already: a byte for each unit of the plan."""
 
     def __init__(self, plan: Plan) -> None:
         counts = [tensor.unit_count for tensor in plan.tensors]
@@ -217,10 +217,10 @@ class DoneUnits:
 
 
 class TargetRun(Struct, frozen=True):
-    """Where the tasks of a target write, and where their results are added up.
+    """The output of the tasks of a target, and the books that add up their results.
 
     Attributes:
-        done: units that are filled, by an earlier run or by this one; None where nobody asks.
+        done: units that are filled, by an earlier run or by this one; None if it is not needed.
         record: called with the results of each batch, after the kernel has all of their bytes and
             their complete chunks are closed.
     """
@@ -231,7 +231,7 @@ class TargetRun(Struct, frozen=True):
     record: Callable[[Sequence[Result]], None] | None = None
 
     def is_first(self, result: Result) -> bool:
-        """Notes a unit that was filled; False where it was filled before, since a task may be carried out twice."""
+        """Notes a filled unit; False if it was filled before, since a task may be carried out twice."""
         if self.done is None:
             return True
         if self.done.has(result.tensor, result.unit):

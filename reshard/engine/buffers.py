@@ -22,14 +22,14 @@ _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 """Python's default is memory that is shared with forked processes; it also takes a sixth longer to fill (measured)."""
 
 MAPPED_BYTES = 1 << 20
-"""Buffers from here on are mapped: a system call each is nothing beside filling them."""
+"""Buffers of at least this size are mapped: a system call costs nothing beside filling them."""
 
 
 def aligned(nbytes: int) -> Bytes:
     """Memory that is not cleared, and begins at a multiple of ALIGNMENT.
 
-    A large allocation begins 16 bytes into a page. What the kernel reads to such a place (its first 31
-    bytes but for the very first) takes four times as long on processors that copy by ``rep movsb``.
+    A large allocation begins 16 bytes into a page. Reads of the kernel to such a place (any of the first 31
+    bytes but the very first) take four times as long on processors that copy by ``rep movsb``.
     """
     import numpy as np
 
@@ -41,7 +41,7 @@ def aligned(nbytes: int) -> Bytes:
 def aligned_empty(nbytes: int) -> Bytes:
     """Bytes of any value, aligned as jax wants them to adopt memory instead of copying it.
 
-    Large ones come in the pages that the system gives by itself. numpy asks for huge pages, which a
+    Large buffers come in the system's default pages. numpy asks for huge pages, which a
     virtual machine has often handed back to its host: filling those took twice the system time.
     """
     import numpy as np
@@ -85,14 +85,14 @@ class Arena:
 
 
 class ArenaPool:
-    """Arenas that wait for the next task, so that as little memory as can be is filled for the first time.
+    """Arenas that wait for the next task, so that as little memory as possible is touched for the first time.
 
-    All of them, and what the tasks that have one take besides, are never more than ``max_bytes``,
-    unless a single task needs more: what waits makes room.
+    All arenas, and what the tasks that hold one take besides, are never more than ``max_bytes``,
+    unless a single task needs more: waiting arenas are freed to make room.
     """
 
     def __init__(self, max_bytes: int, workers: int) -> None:
-        """``workers``: how many tasks at most have an arena at the same time."""
+        """``workers``: the largest number of tasks that have an arena at the same time."""
         self._max_bytes = max_bytes
         self._share = max_bytes // workers
         self._free: list[Arena] = []
@@ -100,18 +100,18 @@ class ArenaPool:
         self._released = threading.Condition()
 
     def __reduce__(self) -> tuple[type[ArenaPool], tuple[int, int]]:
-        """Each worker of ``Processes`` has a pool of its own, of its share: memory is not lent to another process."""
+        """Pickles a pool of one worker's share: each worker of ``Processes`` has its own, since processes share no memory."""
         return ArenaPool, (self._share, 1)
 
     def acquire(self, nbytes: int, beside_bytes: int = 0) -> Arena:
-        """An arena of at least ``nbytes``: one that waits, or a new one as soon as there is room for it.
+        """An arena of at least ``nbytes``: a waiting one, or a new one as soon as there is room for it.
 
         ``beside_bytes`` is what its task takes besides (decoders, encoders) until it is released.
         """
         with self._released:
             arena = self._fitting(nbytes, beside_bytes)
             if arena is None or not self._make_room(arena.nbytes + beside_bytes):
-                arena = None  # what was found is let go before the next is made
+                arena = None  # the found arena is freed before the next is made
                 need = nbytes + beside_bytes
                 self._released.wait_for(lambda: self._make_room(need) or not self._lent)
                 arena = Arena(nbytes)
@@ -127,7 +127,7 @@ class ArenaPool:
             self._released.notify_all()
 
     def _fitting(self, nbytes: int, beside_bytes: int) -> Arena | None:
-        """The smallest that waits and is large enough, if not larger than any worker may have one."""
+        """The smallest waiting arena that is large enough and not much too large; None if there is none."""
         most = max(nbytes + nbytes // 4, self._share - beside_bytes)
         fitting = [arena for arena in self._free if nbytes <= arena.nbytes <= most]
         if not fitting:
@@ -137,7 +137,7 @@ class ArenaPool:
         return found
 
     def _make_room(self, nbytes: int) -> bool:
-        """Lets go of what waits until ``nbytes`` more are within the limit, or nothing waits."""
+        """Frees waiting arenas until ``nbytes`` more are within the limit, or none waits; returns whether the bytes fit."""
         while self._free and self._all_bytes() + nbytes > self._max_bytes:
             self._free.pop(0)
         return self._all_bytes() + nbytes <= self._max_bytes

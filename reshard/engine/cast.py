@@ -1,4 +1,4 @@
-"""Casts elements, after arithmetic where there is some, and counts what was lost: rounding, overflow, saturation."""
+"""Casts elements, after arithmetic if there is any, and counts the loss: rounding, overflow, saturation."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def cast_into(
     saturate: bool = False,
     arithmetic: Arithmetic | None = None,
 ) -> CastStats:
-    """``out[...] = elements`` in ``out``'s dtype, rounding to nearest even, slab by slab; after arithmetic where there is some.
+    """``out[...] = elements`` in ``out``'s dtype, rounding to nearest even, slab by slab; after arithmetic if there is any.
 
     Floats that do not fit become infinite (NaN where the type has no infinity) and are counted;
     integers that do not fit wrap or are unspecified, as numpy leaves them, and are counted. With
     ``saturate`` all values beyond the largest finite one, infinite ones too, become that one, and
-    are counted apart; NaN stays what it is without.
+    are counted apart; NaN becomes the same as without it.
     """
     stats = CastStats()
     for to, slab in _slabs(out, elements):
@@ -55,7 +55,7 @@ def _cast_slab(out: Array, slab: Array, saturate: bool, arithmetic: Arithmetic |
         cast = converted(slab, out.dtype, saturate=saturate, arithmetic=arithmetic)
         out[...] = cast
         source, result = _comparable(slab), _comparable(cast)
-        if arithmetic is not None:  # the error is the one against the exact result
+        if arithmetic is not None:  # the error is measured against the exact result
             source = source * arithmetic.multiply / arithmetic.divide + arithmetic.add
         nans = int(np.count_nonzero(np.isnan(source)))
         overflow = _overflows(cast, source, result)
@@ -79,9 +79,9 @@ def converted(
     saturate: bool = False,
     arithmetic: Arithmetic | None = None,
 ) -> Array:
-    """A copy in ``dtype`` that depends on each element alone, not on where it lies in memory.
+    """A copy in ``dtype``. Each value depends on its element alone, not on the element's place in memory.
 
-    Two narrow types are converted by way of float32, which represents both exactly, and floats to uint32 by way of int64:
+    Between two narrow types it goes through float32, which represents both exactly, and from floats to uint32 through int64:
     for floats that do not fit, numpy's vector instructions give other values than its plain loop.
     """
     import numpy as np
@@ -100,7 +100,7 @@ def converted(
 
 
 def _computed(slab: Array, arithmetic: Arithmetic) -> Array:
-    """In float32, which holds every narrower float exactly; in the elements' own type where that is wider."""
+    """The elements after arithmetic in float32, which holds every narrower float exactly; in their own type if that is wider."""
     import numpy as np
 
     wide = np.float64 if slab.dtype == np.float64 else np.float32
@@ -115,9 +115,9 @@ def _computed(slab: Array, arithmetic: Arithmetic) -> Array:
 
 
 def _beyond(source: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Which elements lie above the largest finite value of ``dtype``, and which below the least.
+    """Masks of the elements above the largest finite value of ``dtype``, and of those below the least.
 
-    Whatever lies between rounds to a finite value. A type without negative values has no least one.
+    All others round to a finite value. A type without negative values has no least one.
     """
     import numpy as np
 
@@ -135,7 +135,7 @@ def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
 
 
 def _overflows(cast: Array, source: Array, result: Array) -> Array:
-    """Which finite elements did not fit."""
+    """A mask of the finite elements that did not fit."""
     import numpy as np
 
     if _is_integer(cast.dtype):

@@ -1,4 +1,4 @@
-"""DigestTask: chunks of one tensor that are decoded for its digest, and what they add to it."""
+"""DigestTask: chunks of one tensor that are decoded for its digest, and their contribution to it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class DigestTask(Struct, frozen=True):
     """Chunks of one tensor whose digest is taken.
 
     Attributes:
-        memory: in which each of them is decoded.
-        cast: a cast whose digest is taken too.
-        crcs: what the format recorded of the tensor.
+        memory: for decoding each of them.
+        cast: a cast of the tensor whose digest is taken too.
+        crcs: the checksums that the format recorded for the tensor.
     """
 
     stored: StoredChunks
@@ -46,9 +46,9 @@ class DigestResult(Struct, frozen=True):
     """Linear contribution of a task's chunks to its tensor's digest.
 
     Attributes:
-        damage: why the chunks could not be read, where the caller collects damage; "" where they could.
+        damage: the reason why chunks could not be read, if the caller collects damage; else "".
         cast_crc: contribution to the digest of the cast tensor.
-        stored: contribution to what the format recorded.
+        stored: contribution to the format's own checksum.
     """
 
     name: str
@@ -60,7 +60,7 @@ class DigestResult(Struct, frozen=True):
 
 
 def digest_or_damage(task: DigestTask, pool: ArenaPool | None = None) -> DigestResult:
-    """As ``digest_chunks``, but damage is a result, not an error."""
+    """Does ``digest_chunks``, but returns damage as a result instead of raising it."""
     try:
         return digest_chunks(task, pool)
     except (FormatError, StorageError, VerificationError) as error:
@@ -69,7 +69,7 @@ def digest_or_damage(task: DigestTask, pool: ArenaPool | None = None) -> DigestR
 
 
 def digest_chunks(task: DigestTask, pool: ArenaPool | None = None) -> DigestResult:
-    """Decodes the task's chunks and sums them up; ``pool`` lends buffers that were used before (None: fresh ones)."""
+    """Decodes the task's chunks and sums them up; ``pool`` lends used buffers (None: fresh ones)."""
     itemsize = storage_bytes(task.stored.dtype)
     crc = cast_crc = stored = nbytes = 0
     with lent(pool, task.memory.arena, task.memory.total) as arena:
@@ -86,7 +86,7 @@ def digest_chunks(task: DigestTask, pool: ArenaPool | None = None) -> DigestResu
 def _digest_chunk(
     task: DigestTask, chunk: SourceChunk, memory: ChunkBuffers
 ) -> tuple[ChunkResult, int]:
-    """What reading the chunk gave, and its contribution to the digest of the cast tensor."""
+    """The result of reading the chunk, and its contribution to the digest of the cast tensor."""
     cast = None if task.cast is None else _CastDigest(task.shape, task.cast)
     destinations = () if cast is None else (cast,)
     read = ChunkRead(
@@ -105,7 +105,7 @@ class _CastDigest:
     """The digest of a cast tensor, as a ``Destination`` that takes every element and keeps none.
 
     Attributes:
-        crc: contribution of what it took.
+        crc: contribution of the elements that it took.
     """
 
     def __init__(self, shape: tuple[int, ...], cast: Cast) -> None:
@@ -117,7 +117,7 @@ class _CastDigest:
         return box.size
 
     def direct(self, _: Box) -> None:
-        """Nothing is kept."""
+        """None, since it keeps no elements."""
 
     def put(self, elements: Array, box: Box) -> CastStats:
         dtype, shape = numpy_dtype(self._cast.dtype), self.box.shape

@@ -10,7 +10,7 @@ from reshard.geometry.grid import Index
 
 
 class _Context(ABC):
-    """A block whose errors get the names of tensor, chunk and target. A class, because it is entered for every write."""
+    """A block whose errors get the names of tensor, chunk and target. It is a class for speed: every write enters it."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class about_tensor(_Context):  # noqa: N801 - reads as a sentence: with about_te
     """Puts a tensor's name, and a chunk's index, before the message of an error in the block.
 
     The error keeps its type and its cause. An error that names the tensor or its ``source`` already
-    stays as it is; a foreign one gets a note.
+    stays unchanged; a foreign one gets a note.
     """
 
     __slots__ = ("_index", "_source", "_tensor")
@@ -70,7 +70,7 @@ class about_target(_Context):  # noqa: N801 - reads as a sentence: with about_ta
     """Puts a target's name before the message of an error in the block, and into its ``target``.
 
     For runs with several targets; None changes nothing. An error that names a target already stays
-    as it is.
+    unchanged.
     """
 
     __slots__ = ("_target",)

@@ -26,39 +26,39 @@ R = TypeVar("R")
 
 
 class HostsExecutor(Executor, ABC):
-    """An executor on several hosts, each of which has the memory and the workers of a run.
+    """An executor on several hosts; each host has the memory and the workers of a run.
 
-    Any other executor is one host to a run: ``max_memory`` and ``workers`` are those of all of its workers together.
+    A run treats any other executor as one host: ``max_memory`` and ``workers`` are the totals of all its workers.
     """
 
     @property
     @abstractmethod
     def hosts(self) -> int:
-        """How many hosts take tasks now."""
+        """The number of hosts that take tasks now."""
 
     @abstractmethod
     def open(self, max_memory: int, workers: int, processes: int) -> None:
-        """Gets ready for the batches of a run: ``workers`` at once on each host, which have ``max_memory`` bytes together.
+        """Prepares for the batches of a run: ``workers`` at once on each host, with ``max_memory`` bytes together.
 
         ``processes`` share the workers of a host; 0 for one.
 
-        Raises ReshardError, naming the host, where one does not have them.
+        Raises ReshardError, naming the host, if a host lacks them.
         """
 
     @abstractmethod
     def on_each_host(self, ask: Callable[[], T]) -> Mapping[str, T]:
-        """What ``ask()`` gives on each host, by the host's name; called while this is open. Raises the first error."""
+        """The result of ``ask()`` on each host, by the host's name; called while this is open. Raises the first error."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the workers, and waits until no task can write any more."""
+        """Ends the workers, and waits until no task can write."""
 
 
 @contextmanager
 def opened(
     executor: Executor | None, max_memory: int, workers: int, processes: int
 ) -> Iterator[None]:
-    """An executor on several hosts is ready for the batches of a run in the block; any other one always is."""
+    """Opens an executor on several hosts for the batches of a run in the block; any other one is always ready."""
     if not isinstance(executor, HostsExecutor):
         yield
         return
@@ -70,17 +70,17 @@ def opened(
 
 
 def is_own(executor: Executor | None) -> bool:
-    """Whether tasks run in threads of this process, or in processes of ours that end with it."""
+    """True if tasks run in threads of this process, or in child processes that end with it."""
     return executor is None or isinstance(executor, ThreadPoolExecutor | Processes)
 
 
 def hosts_of(executor: Executor | None) -> int:
-    """On how many hosts tasks run that have a budget each."""
+    """The number of hosts that run tasks, each with its own budget."""
     return executor.hosts if isinstance(executor, HostsExecutor) else 1
 
 
 QUEUED_PER_WORKER = 2
-"""Tasks handed out ahead, so that no worker waits for the one thread that hands them out."""
+"""Tasks submitted ahead, so that no worker waits for the one thread that submits them."""
 
 
 def run_tasks(
@@ -91,13 +91,13 @@ def run_tasks(
     workers: int,
     executor: Executor | None = None,
 ) -> Generator[R, None, None]:
-    """``work(task)`` of every task, as they end; ``need`` bytes of each are free before it starts.
+    """``work(task)`` of every task, as they end; a task starts when the bytes that it needs (``need``) are free.
 
     A task that alone needs more than ``max_bytes`` runs when no other does. With ``executor`` None
     threads are made and ended here. At an error, or when the caller closes this, tasks that have
-    not begun are cancelled and those that have are waited for.
+    not begun are cancelled, and running ones are waited for.
 
-    Raises what a task raises, and ReshardError where the executor fails or memory runs out.
+    Raises the error of a task, and ReshardError if the executor fails or memory runs out.
     """
     running: _Running[R] = _Running(may_fail=not is_own(executor))
     with ExitStack() as stack:
@@ -118,7 +118,7 @@ def run_tasks(
 
 
 class _Running(Generic[R]):
-    """The tasks that were handed out, and the bytes that they need; ``may_fail``: the executor has errors of its own."""
+    """The submitted tasks, and the bytes that they need; ``may_fail``: the executor has errors of its own."""
 
     def __init__(self, *, may_fail: bool) -> None:
         self.nbytes = 0
@@ -136,10 +136,10 @@ class _Running(Generic[R]):
         future.add_done_callback(self._ended.put)
 
     def next_result(self) -> R:
-        """Waits for whichever task ends first.
+        """Waits for the task that ends first.
 
-        A queue, since ``concurrent.futures.wait`` never returns for a task that its executor cancelled
-        while it was shut down.
+        It uses a queue: ``concurrent.futures.wait`` never returns for a task that its executor cancelled
+        during shutdown.
         """
         future = self._ended.get()
         self.nbytes -= self._needs.pop(future)
@@ -147,7 +147,7 @@ class _Running(Generic[R]):
             return future.result()
 
     def stop(self) -> None:
-        """Cancels what has not begun, and waits for what has."""
+        """Cancels tasks that have not begun, and waits for running ones."""
         for future in self._needs:
             future.cancel()
         for future in self._needs:
@@ -159,7 +159,7 @@ def _submitted(executor: Executor, work: Callable[[T], R], task: T) -> Future[R]
     with _executor_errors():
         try:
             return executor.submit(work, task)
-        except RuntimeError as error:  # how an executor that was shut down refuses
+        except RuntimeError as error:  # an executor that was shut down refuses by this error
             raise BrokenExecutor(str(error)) from error
 
 
@@ -189,7 +189,7 @@ def _executor_errors(*, may_fail: bool = False) -> Iterator[None]:
 
 
 def _is_of_an_executor(error: Exception) -> bool:
-    """Whether an error is of a class that neither this project nor Python has: an executor tells by it of its workers."""
+    """True if an error's class is neither this project's nor Python's: executors report trouble with workers by such errors."""
     package = type(error).__module__.partition(".")[0]
     return (
         package not in ("reshard", "tests", "__main__") and package not in sys.stdlib_module_names
@@ -199,8 +199,8 @@ def _is_of_an_executor(error: Exception) -> bool:
 class InFlight:
     """Counts tasks while they run.
 
-    Ctrl-C may reach ``ThreadPoolExecutor.submit`` after it started a thread and before it noted it. Its
-    shutdown does not wait for such a thread, nor do we hold the future of what it runs.
+    Ctrl-C may reach ``ThreadPoolExecutor.submit`` after it has started a thread and before it has noted it.
+    Its shutdown does not wait for such a thread, and nothing holds the future of its task.
     """
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class InFlight:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Lets no further task begin, and waits for those that have."""
+        """Prevents further tasks, and waits for running ones."""
         with self._changed:
             self._ended = True
             self._changed.wait_for(lambda: not self._running)

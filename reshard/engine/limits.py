@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Limits(Struct, frozen=True):
-    """What a run may use.
+    """The resources that a run may use.
 
     Attributes:
         max_memory: bytes of all buffers together.
-        workers: how many tasks run at once.
+        workers: number of tasks that run at once.
         executor: runs the tasks; None starts threads or processes for the run.
-        max_growth: how many times as large as its source a target may be; None for no limit.
+        max_growth: largest size of a target, as a multiple of its source's; None for no limit.
     """
 
     max_memory: int
@@ -32,7 +32,7 @@ class Limits(Struct, frozen=True):
 
 WAITING_WORKERS = 16
 WAITING_WORKER_BYTES = 32 << 20
-"""With buckets so many workers by default, if the memory allows so much for each: most of them wait for answers."""
+"""With buckets this is the default number of workers, if each gets that much memory: most of them wait for answers."""
 
 
 def limits_of(
@@ -41,7 +41,7 @@ def limits_of(
     *places: object,
     max_growth: float | None = None,
 ) -> Limits:
-    """The budget and the workers; None takes a default from the host. PlanError for a size or number that is not possible.
+    """The budget and the workers; None takes a default from the host. PlanError for an impossible size or number.
 
     ``places`` are the paths and URLs that are read and written: with buckets the default is more workers.
     """

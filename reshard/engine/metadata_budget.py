@@ -12,19 +12,19 @@ from reshard.formats.registry import find_checkpoint
 from reshard.planning.task_memory import LEAST_BUFFERS, bytes_beside
 
 BYTES_PER_TENSOR = 2600
-"""What a conversion keeps in memory for each tensor (measured), besides the source's own metadata."""
+"""Memory that a conversion keeps for each tensor (measured), besides the source's own metadata."""
 
 BYTES_PER_DEVICE_ID = 20
-"""Text of a device in a target's shardings, for each tensor that lies on it."""
+"""Text of a device in a target's shardings, for each tensor on it."""
 
 BYTES_PER_DIGEST = 400
-"""What is kept of each tensor that is read for its digest: sums, digests, a verdict."""
+"""Memory kept for each tensor that is read for its digest: sums, digests, a verdict."""
 
 
 def open_to_convert(source: CheckpointPath, max_memory: int, targets: int = 1) -> Reader:
-    """Opens a checkpoint of which so many targets are to be made.
+    """Opens a checkpoint to convert it to so many targets.
 
-    Raises what ``open_reader`` raises, and MemoryBudgetError, before anything large is read, where
+    Raises the errors of ``open_reader``, and MemoryBudgetError, before anything large is read, if
     its metadata and the targets' leave nothing of ``max_memory``.
     """
     found = find_checkpoint(source)
@@ -33,16 +33,16 @@ def open_to_convert(source: CheckpointPath, max_memory: int, targets: int = 1) -
 
 
 BYTES_PER_DIFFERENCE = 1800
-"""What is kept of each tensor that is compared element by element: sums, counts, a record (measured)."""
+"""Memory kept for each tensor that is compared element by element: sums, counts, a record (measured)."""
 
 
 def check_leaves_to_read(
     max_memory: int, *sources: CheckpointPath, bytes_per_tensor: int = BYTES_PER_DIGEST
 ) -> None:
-    """Raises MemoryBudgetError where checkpoints of which all is read have too many leaves."""
+    """Raises MemoryBudgetError if checkpoints have too many leaves to be read whole."""
     prices = []
     for source in sources:
-        with suppress(ReshardError):  # opening it says why
+        with suppress(ReshardError):  # opening it raises the same error
             prices.append(find_checkpoint(source).price())
     _check_leaves(sources, prices, max_memory, bytes_per_tensor)
 
@@ -50,9 +50,9 @@ def check_leaves_to_read(
 def left_to_read(
     max_memory: int, *readers: Reader, bytes_per_tensor: int = BYTES_PER_DIGEST
 ) -> int:
-    """What open checkpoints leave of ``max_memory`` for reading all of them.
+    """The bytes of ``max_memory`` that open checkpoints leave for reading all of them.
 
-    Raises MemoryBudgetError where that is too little, about all of them together.
+    Raises MemoryBudgetError, naming all of them, if that is too little.
     """
     tensors = sum(len(reader.tensors) for reader in readers)
     metadata = sum(reader.metadata_bytes for reader in readers) + bytes_per_tensor * tensors

@@ -1,4 +1,4 @@
-"""Where the chunks of a target are written: TargetOutput, and TaskOutput, the part that tasks need."""
+"""The output for the chunks of a target: TargetOutput, and TaskOutput, the part that tasks need."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ Put = Callable[[str, "tuple[int, ...]", "bytes | memoryview"], None]
 """Stores a whole chunk: tensor, index, and the encoded bytes."""
 
 Keep = Callable[[str, Box, "npt.NDArray[Any]"], None]
-"""Takes elements of a raw target in memory: tensor, box of it, and its elements, which change after the call."""
+"""Takes elements of a raw target in memory: tensor, box of it, and the box's elements, which change after the call."""
 
 
 class TaskOutput(Struct, frozen=True):
-    """Where a task writes; travels to the workers with every batch.
+    """The output of a task; it is sent to the workers with every batch.
 
     Attributes:
-        root: text of the folder below which chunk files are written, a local path or a URL; the staging folder where there is one.
-        put: stores whole chunks where the target is not made of plain files.
-        name: of the target in errors, where a run has several; None where it has one.
-        uploads: writes the files that chunks share where the store does not write in place.
+        root: text of the folder below which chunk files are written, a local path or a URL; the staging folder if there is one.
+        put: stores whole chunks if the target is not made of plain files.
+        name: of the target in errors, if a run has several; None if it has one.
+        uploads: writes the files that chunks share if the store does not write in place.
         elsewhere: for tasks that do not run in this process; None for those that do.
-        is_attempt: whether ``root`` is the folder of an attempt, in which tasks also make the files that chunks share.
-        keep: takes what is made, where the target is no files at all; only in this process.
+        is_attempt: true if ``root`` is the folder of an attempt, in which tasks also make the files that chunks share.
+        keep: takes the elements if the target has no files at all; only in this process.
     """
 
     root: str
@@ -49,20 +49,20 @@ class TaskOutput(Struct, frozen=True):
 
     @property
     def attempt(self) -> str:
-        """The name of the folder of an attempt; "" where tasks write the target's own files."""
+        """The name of the folder of an attempt; "" if tasks write the target's own files."""
         return self.root.rpartition("/")[2] if self.is_attempt else ""
 
     @property
     def place(self) -> TargetPlace:
-        """The place below which it writes."""
+        """The place below which the task writes."""
         return TargetPlace(self.root, self.is_attempt)
 
 
 class TargetOutput(Struct, frozen=True):
-    """Where the chunks of a target are written, and how they are encoded.
+    """The output for the chunks of a target, and their encodings.
 
     Attributes:
-        files: what it is made of.
+        files: that make up the target.
         encodings: of the target's tensors, by name.
         root: text of the folder below which chunk files are written, a local path or a URL.
         name, uploads, elsewhere, keep: as in TaskOutput.
@@ -78,11 +78,11 @@ class TargetOutput(Struct, frozen=True):
 
     @property
     def traits(self) -> Traits:
-        """What can be done below ``root``."""
+        """The traits of the store below ``root``."""
         return traits_at(self.root)
 
     def places(self, tensor: str, index: Index) -> tuple[Place, ...]:
-        """Where a chunk is stored, below ``root``; nowhere if a database does."""
+        """The places of a chunk below ``root``; none if a database stores it."""
         return self.files.places(tensor, index)
 
     @property

@@ -1,6 +1,6 @@
-"""Which units of a plan one part of a conversion does: the plan, in order, is cut into parts of equal weight.
+"""The units of a plan that one part of a conversion does: the plan, in order, is cut into parts of equal weight.
 
-Every part comes to the same cuts, since all have the same plan. Cuts are whole numbers, so that no rounding leaves a unit out
+Every part computes the same cuts, since all have the same plan. Cuts are whole numbers, so that no rounding leaves a unit out
 or gives it to two parts.
 """
 
@@ -30,7 +30,7 @@ class WeightRange(Struct, frozen=True):
     count: int
 
     def units(self, count: int) -> range:
-        """Those of ``count`` units of equal weight that begin in the part.
+        """The units, of ``count`` units of equal weight, that begin in the part.
 
         Unit ``j`` begins at ``first + weight * j / count``; all is multiplied by ``count`` and by the number of parts.
         """
@@ -45,12 +45,12 @@ def _ceil(above: int, step: int, most: int) -> int:
 
 
 def part_ranges(part: Part, weights: Sequence[int]) -> Iterator[WeightRange]:
-    """What is of a part in each of several things that follow one another.
+    """The range of a part in each of several consecutive things.
 
     >>> [list(of.units(2)) for of in part_ranges(Part(2, 2), [3, 1, 4])]
     [[], [], [0, 1]]
     """
-    # One more each, so that what weighs nothing is of one part, too.
+    # Each gets one more, so that things of no weight belong to one part, too.
     heavier = [weight + 1 for weight in weights]
     total = sum(heavier)
     starts = itertools.accumulate(heavier, initial=0)

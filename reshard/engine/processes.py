@@ -2,7 +2,7 @@
 
 Each process is a fresh interpreter that imports this project and nothing of the caller's. ``multiprocessing`` would
 import the caller's ``__main__`` and so run a script that has no ``if __name__ == "__main__"`` again, or fork a program
-that has threads. What a thread of this process hands over goes to one thread of a process, whose answer it awaits.
+that has threads. A thread of this process sends its work to one thread of a process, and waits for the answer.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 LOOK_SECONDS = 1.0
-"""How often the parent is looked for: a process that it forked may hold our stdin open when the parent has ended."""
+"""Seconds between checks of the parent: a process that it forked may hold our stdin open after the parent has ended."""
 
 START_SECONDS = 60
-"""How long processes may take until they are ready; it is a quarter of a second."""
+"""The longest time that processes may take to start; usually it is a quarter of a second."""
 
 ENDING_SECONDS = 30
-"""How long a process whose connection has closed may take to end; it is a moment, but on a busy machine."""
+"""The longest time that a process may take to end once its connection has closed; it is a moment, but on a busy machine."""
 
 _MAIN = (
     "import sys; sys.path[:] = sys.argv[3:]; from reshard.engine.processes import serve; "
@@ -55,7 +55,7 @@ class Processes(Executor):
 
     @classmethod
     def started(cls, processes: int, workers: int) -> Processes | None:
-        """Processes that are ready; None where this program or system cannot start interpreters."""
+        """Processes that are ready; None if this program or system cannot start interpreters."""
         if not _has_interpreter():
             return None
         found = cls(workers)
@@ -88,7 +88,7 @@ class Processes(Executor):
             self._idle.put(channel)
 
     def submit(self, work: Callable[..., R], /, *arguments: Any) -> Future[R]:  # type: ignore[override] # no keywords
-        """Gives ``work(*arguments)`` to the next worker that is idle; all of it must be picklable."""
+        """Gives ``work(*arguments)`` to the next idle worker; all of it must be picklable."""
         return self._threads.submit(self._run, work, arguments)
 
     def _run(self, work: Callable[..., R], arguments: tuple[Any, ...]) -> R:
@@ -120,16 +120,16 @@ class _Channel:
         self._work: Callable[..., Any] | None = None
 
     def is_ready(self) -> bool:
-        """Waits until the process is ready; False where it ended or takes too long."""
+        """Waits until the process is ready; False if it ended or takes too long."""
         try:
             return self._connection.poll(START_SECONDS) and self._connection.recv() is None
         except (EOFError, OSError):
             return False
 
     def run(self, work: Callable[..., R], arguments: tuple[Any, ...]) -> R:
-        """The result or the error of ``work(*arguments)`` there; ``work`` travels only if it is another than before.
+        """The result or the error of ``work(*arguments)`` there; ``work`` is sent only if it differs from the one before.
 
-        Raises BrokenExecutor where the process has ended.
+        Raises BrokenExecutor if the process has ended.
         """
         try:
             self._connection.send((None if work is self._work else work, arguments))
@@ -156,7 +156,7 @@ class _Channel:
 
 @contextmanager
 def own_processes(processes: int, workers: int) -> Iterator[Processes | None]:
-    """Processes for the block; None where none are wanted or none can be started."""
+    """Processes for the block; None if none are wanted or none can be started."""
     found = Processes.started(processes, workers) if processes else None
     try:
         yield found
@@ -166,7 +166,7 @@ def own_processes(processes: int, workers: int) -> Iterator[Processes | None]:
 
 
 def _has_interpreter() -> bool:
-    """Whether ``sys.executable`` is Python: a program that embeds or freezes it may name itself there."""
+    """True if ``sys.executable`` is Python: a program that embeds or freezes it may name itself there."""
     return not getattr(sys, "frozen", False) and Path(sys.executable or "").name.startswith(
         "python"
     )
@@ -175,8 +175,8 @@ def _has_interpreter() -> bool:
 def _started(descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
     """A process that works for these connections until its stdin closes: when we close it, or end in any way.
 
-    Ctrl-C at a terminal, and the SIGTERM of a service's end, reach a whole group of processes. They are this process's
-    to handle, and stay blocked in the new one from its first moment.
+    Ctrl-C at a terminal, and the SIGTERM that ends a service, reach a whole group of processes. This process
+    handles them; the new one has them blocked from its first moment.
     """
     import subprocess
 
@@ -194,7 +194,7 @@ def _started(descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
 
 
 def serve(parent: int, descriptors: Sequence[int]) -> NoReturn:
-    """What a process of ``Processes`` runs: a thread for each connection carries out the tasks that arrive there.
+    """The main function of a process of ``Processes``: a thread for each connection carries out the tasks that arrive there.
 
     The main thread ends the process when its stdin closes, or when the process that started it is gone.
     """
@@ -208,7 +208,7 @@ def serve(parent: int, descriptors: Sequence[int]) -> NoReturn:
 
 
 def _answer_all(connection: Connection) -> None:
-    """Answers each message, ``(work, arguments)``, with ``(result, error)``; ``work`` None is that of the message before."""
+    """Answers each message, ``(work, arguments)``, with ``(result, error)``; ``work`` None repeats the work of the message before."""
     work: Callable[..., Any] = _nothing
     connection.send(None)  # ready
     while True:
@@ -226,11 +226,11 @@ def _answer_all(connection: Connection) -> None:
 
 
 def _nothing() -> None:
-    """The work before any was given."""
+    """The initial work, before the first message."""
 
 
 def _with_traceback(error: BaseException) -> BaseException:
-    """A traceback does not travel, and tells where a defect is."""
+    """The error with its traceback as a note: a traceback is not pickled, and it locates a defect."""
     if not isinstance(error, ReshardError):
         error.add_note(f"in another process:\n{traceback.format_exc()}")
     return error

@@ -1,4 +1,4 @@
-"""Progress: how far a run is, reported after each piece of work."""
+"""Progress: the state of a run, reported after each piece of work."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Stage = Literal[
 
 
 class Progress(Record, frozen=True):
-    """How far a run is; bytes are the source's, as decoded.
+    """The progress of a run; bytes are the source's, as decoded.
 
     Attributes:
-        resumed_bytes: those of ``moved_bytes`` that an earlier, unfinished run moved.
-        hosts: those that other hosts moved in this run, by the host's name; empty for a run on one host. It grows with the run.
+        resumed_bytes: the part of ``moved_bytes`` that an earlier, unfinished run moved.
+        hosts: bytes that other hosts moved in this run, by the host's name; empty for a run on one host. It grows with the run.
     """
 
     moved_bytes: int
@@ -39,13 +39,13 @@ class Progress(Record, frozen=True):
 
 
 Tell = Callable[[Progress], None]
-"""Is called with the progress of a run, after each piece of work."""
+"""A function that is called with the progress of a run, after each piece of work."""
 
 
 def tell_files(
     sizes: Mapping[str, int], progress: Callable[[Progress], None] | None
 ) -> Callable[[str], None]:
-    """To be called with each file's name before it is read; tells how much was read until then."""
+    """A function to be called with each file's name before it is read; it reports the bytes read until then."""
     total, done, count = sum(sizes.values()), 0, 0
 
     def read(name: str) -> None:
@@ -60,7 +60,7 @@ def tell_files(
 def tell_bytes(
     total_bytes: int, stage: Stage, progress: Callable[[Progress], None] | None
 ) -> Callable[[str, int], None]:
-    """To be called with a tensor and the bytes that a task has read of it; the number of tasks is not known before."""
+    """A function to be called with a tensor and the bytes that a task has read of it; the number of tasks is not known before."""
     done, count = 0, 0
 
     def tell(tensor: str, nbytes: int) -> None:

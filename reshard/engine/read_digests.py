@@ -1,7 +1,7 @@
 """Digests of stored tensors: each chunk is decoded once, in bounded memory, by all workers.
 
-Copies of a slice, which nobody else reads, are compared with the one that is decoded. Ranges with a CRC that hold more than one tensor's
-elements, or hold them in another order, are read once more for it.
+Copies of a slice, which nothing else reads, are compared with the one that is decoded. Ranges with a CRC that hold elements of
+several tensors, or hold them in another order, are read once more for that CRC.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def tensor_digests(
     """CRC-64/NVME of each named tensor's row-major bytes as they are stored now, 16 hex digits.
 
     Args:
-        damage: where tensors that cannot be read are put, by name, with the first reason; they have
+        damage: gets the names of tensors that cannot be read, each with the first reason; they have
             no digest then. With None the first such tensor is an error.
 
-    Raises CorruptError, naming tensor and chunk, where a chunk does not decode, or where copies of a slice differ;
-    MemoryBudgetError, before anything is read, where ``max_memory`` is too small for one.
+    Raises CorruptError, naming tensor and chunk, if a chunk does not decode or copies of a slice differ;
+    MemoryBudgetError, before anything is read, if ``max_memory`` is too small for a chunk.
     """
     return digests_with_casts(
         reader, limits, names, {}, progress, damage=damage, stage=stage
@@ -85,7 +85,7 @@ def digests_with_casts(
     damage: dict[str, str] | None = None,
     stage: Stage = "reading back",
 ) -> Digests:
-    """As ``tensor_digests``, and from the same reading the digests of the tensors in ``casts``, cast so."""
+    """Digests as of ``tensor_digests``, and from the same reading those of the cast tensors of ``casts``."""
     listed = [n for n in reader.tensors if names is None or n in names]
     stored = reader.tensors
     kinds = ((stored[n].spec, stored[n].encoding) for n in listed)
@@ -107,7 +107,7 @@ def digests_with_casts(
 
 
 def _bytes_to_read(reader: Reader, listed: Sequence[str]) -> int:
-    """The bytes of all elements, and of what is read besides."""
+    """The bytes of all elements, and of ranges and copies that are read besides."""
     elements = sum(reader.tensors[name].spec.nbytes for name in listed)
     return elements + bytes_of_copies(reader, listed) + bytes_of_ranges(reader, listed)
 
@@ -119,7 +119,7 @@ def _read_besides(
     tell: Callable[[str, int], None],
     damage: dict[str, str] | None,
 ) -> None:
-    """Reads what decoding does not: copies of slices, and ranges that have a checksum of their own."""
+    """Reads bytes that decoding does not read: copies of slices, and ranges that have a checksum of their own."""
     for copies in compared_copies(reader, listed, limits):
         tell(copies.name, copies.nbytes)
         _note_damage(copies.name, copies.difference, damage)
@@ -130,11 +130,11 @@ def _read_besides(
 
 
 class _ReadSums(Struct):
-    """What is read of a tensor, added up.
+    """The sums of the elements that are read of a tensor.
 
     Attributes:
         crc, cast_crc: linear parts of the digests of the tensor and of the cast tensor.
-        unseen: what the format recorded of the tensor, less what was read of it; 0 where both agree, or nothing is recorded.
+        unseen: the format's own checksum less the part that was read; 0 if both agree, or if none is recorded.
     """
 
     spec: TensorSpec
@@ -183,7 +183,7 @@ def _results(
 
 
 def _note_damage(name: str, found: str, damage: dict[str, str] | None) -> None:
-    """Keeps the first reason why a tensor cannot be read; without a place for it, that is an error."""
+    """Keeps the first reason why a tensor cannot be read; raises CorruptError if ``damage`` is None."""
     if not found:
         return
     if damage is None:
@@ -233,7 +233,7 @@ def _tasks(reader: Reader, name: str, cast: Cast | None, limits: Limits) -> Iter
 def check_decodable(
     tensors: Iterable[tuple[TensorSpec, Encoding]], limits: Limits, more_bytes: int = 0
 ) -> None:
-    """Raises MemoryBudgetError where a chunk of one of the tensors cannot be decoded within the limits.
+    """Raises MemoryBudgetError if a chunk of a tensor cannot be decoded within the limits.
 
     ``more_bytes`` are needed besides.
     """
@@ -267,7 +267,7 @@ class ComparedCopies(Struct, frozen=True):
 
     Attributes:
         nbytes: of all copies together.
-        difference: why some copy is not what the first one is, or cannot be read; "" where all are equal.
+        difference: the reason why a copy differs from the first one, or cannot be read; "" if all are equal.
     """
 
     name: str
@@ -283,7 +283,7 @@ def bytes_of_copies(reader: Reader, names: Collection[str]) -> int:
 def compared_copies(
     reader: Reader, names: Collection[str], limits: Limits
 ) -> Iterator[ComparedCopies]:
-    """Compares all copies of each slice with the first one, which is also read and checked as the tensor."""
+    """Compares all copies of each slice with the first one, which is also read and checked as the tensor's own."""
     results = run_tasks(
         _listed(reader, names),
         _compared,

@@ -1,4 +1,4 @@
-"""ReadTasks: the tasks of one read of a plan, as far as targets lack their units, each with its units and its chunks."""
+"""ReadTasks: the tasks of one read of a plan for units that targets lack, each with its units and its chunks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from reshard.planning.shared_reads import open_files_per_task
 from reshard.planning.tensor_plan import Fill, around
 
 REQUEST_WEIGHT = 1 << 20
-"""Where requests take long, so much for each task: workers should wait side by side."""
+"""Extra weight of a task whose requests have a long latency, so that workers wait side by side."""
 
 
 class _OwnFill(Struct, frozen=True, gc=False):
@@ -34,7 +34,7 @@ class _OwnFill(Struct, frozen=True, gc=False):
 
     Attributes:
         first: number of its first unit among the units of its tensor.
-        changes: for each of its pieces, whether the target has other row-major bytes than the source.
+        changes: for each of its pieces, true if the row-major bytes of target and source differ.
     """
 
     at: FillAt
@@ -44,11 +44,11 @@ class _OwnFill(Struct, frozen=True, gc=False):
 
 
 class _Wanted(Struct, frozen=True, gc=False):
-    """A unit of a fill that a task of a read fills.
+    """One unit of work: a box that one task fills.
 
     Attributes:
         number: among the units of its tensor.
-        box: of the piece; of several pieces, of the target.
+        box: of the piece; for several pieces, of the target.
     """
 
     own: _OwnFill
@@ -65,7 +65,7 @@ class _Wanted(Struct, frozen=True, gc=False):
 
 
 class ReadTasks:
-    """The tasks of a read, as far as targets lack their units."""
+    """The tasks of a read, for units that targets lack."""
 
     __slots__ = ("_fills", "_open_files", "_plan", "_read", "_readers", "_targets", "decoded_bytes")
 
@@ -87,17 +87,17 @@ class ReadTasks:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether its target's chunks must be written in order; then it has one fill."""
+        """True if its target's chunks must be written in order; then it has one fill."""
         return any(own.fill.target.in_order is not None for own in self._fills)
 
     @property
     def count(self) -> int:
-        """How many units it has."""
+        """Number of its units."""
         return self._read.units.count
 
     @property
     def unit_bytes(self) -> int:
-        """About how many bytes each of its tasks decodes."""
+        """Approximate number of bytes that each of its tasks decodes."""
         return self.decoded_bytes // max(1, self.count)
 
     def units(self) -> range:
@@ -105,7 +105,7 @@ class ReadTasks:
         return range(self.count)
 
     def is_left(self, unit: int) -> bool:
-        """Whether a target lacks anything of a unit."""
+        """True if a target lacks any part of a unit."""
         return any(not self._is_done(wanted) for wanted in self._wanted(unit))
 
     def filled(self, unit: int) -> Iterator[tuple[int, int]]:
@@ -113,7 +113,7 @@ class ReadTasks:
         return ((wanted.at.tensor, wanted.number) for wanted in self._wanted(unit))
 
     def first_places(self, unit: int) -> tuple[Place, ...]:
-        """Where the first chunk of a unit of its one fill is stored."""
+        """The places of the first chunk of a unit of its one fill."""
         (wanted,) = self._wanted(unit)
         fill, spec = wanted.fill, wanted.fill.target.spec
         box = wanted.box if fill.is_joint else fill.piece.to_target(wanted.box)
@@ -125,7 +125,7 @@ class ReadTasks:
         return self._task(list(self._wanted(unit)))
 
     def tasks(self, of: WeightRange) -> Iterator[tuple[int, Task]]:
-        """A task for each unit of a range that any target lacks, each with its weight: about how many bytes it decodes."""
+        """A task for each unit of a range that any target lacks, each with its weight: roughly the bytes that it decodes."""
         if not self._fills:
             return
         nbytes = self.unit_bytes
@@ -137,7 +137,7 @@ class ReadTasks:
                 yield nbytes, self._task(left)
 
     def _wanted(self, unit: int) -> Iterator[_Wanted]:
-        """What a unit of the read fills."""
+        """The units of fills that a unit of the read fills."""
         units = self._read.units
         box = units.box(units.index_at(unit))
         for own in self._fills:
@@ -222,7 +222,7 @@ _CONSTANT = Encoding()
 
 
 def unit_of(at: FillAt, fill: Fill, number: int, box: Box, output: TargetOutput) -> Unit:
-    """A unit of a target: a box of the fill's piece, or of the target where the fill has several."""
+    """A unit of a target: a box of the fill's piece, or of the target if the fill has several."""
     spec = fill.target.spec
     place = box if fill.is_joint else fill.piece.to_target(box)
     return Unit(
@@ -242,7 +242,7 @@ def unit_of(at: FillAt, fill: Fill, number: int, box: Box, output: TargetOutput)
 
 
 def changes_bytes(fill: Fill, piece: Piece) -> bool:
-    """Whether the target's row-major bytes are not those of the source."""
+    """True if the target's row-major bytes are not those of the source."""
     source, target = fill.sources[fill.pieces.index(piece)].spec, fill.target.spec
     is_whole = (piece.source_box, piece.target_box) == (
         Box.full(source.shape),
@@ -262,7 +262,7 @@ def source_read(
 ) -> SourceRead:
     """The reading of a box of a tensor; without a reader the piece is filled with one element.
 
-    ``wanted``: the boxes of the source's view that are taken, where it has one.
+    ``wanted``: the boxes of the source's view that are taken, if it has one.
     """
     if reader is None:
         index = (0,) * box.rank
@@ -285,7 +285,7 @@ def source_read(
 
 
 def _crcs(stored: StoredTensor, piece: Piece, box: Box) -> PieceCrcs | None:
-    """The checksums that prove what is read of a box."""
+    """The checksums that prove the elements of a box."""
     crcs = stored.proving_crcs(is_viewed=piece.source_view is not None)
     return crcs if crcs is None or piece.source_view is not None else crcs.near(box)
 
@@ -311,7 +311,7 @@ def _target_chunks(spec: TensorSpec, place: Box, output: TargetOutput) -> Iterat
 def _boxes(ranges: Sequence[range], cuts: Sequence[Cuts]) -> Iterator[tuple[Index, Box]]:
     """The parts of a grid with these cuts whose indices are in ``ranges``, row-major.
 
-    A large task has hundreds, so each cut is looked up once.
+    A large task has hundreds, so that each cut is looked up once.
     """
     starts = [c[r.start : r.stop] for c, r in zip(cuts, ranges, strict=True)]
     stops = [c[r.start + 1 : r.stop + 1] for c, r in zip(cuts, ranges, strict=True)]

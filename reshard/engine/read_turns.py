@@ -1,8 +1,8 @@
-"""Turns of reading: of the tasks that move through buckets, half read while the others write.
+"""Turns of reading: half of the tasks that move through buckets read while the others write.
 
-A link carries as much in each direction at once. Tasks that begin together and share it fairly also end their reads together:
-all of them read while nothing is sent, and then all of them write while nothing is received. So of the tasks that read much, no
-more than half may read at the same time.
+A link carries its full bandwidth in each direction at once. Tasks that begin together and share it fairly also end their reads
+together: all of them read while nothing is sent, and then all of them write while nothing is received. So at most half of the
+tasks that read much read at the same time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from threading import Condition
 from reshard.storage.target import traits_at
 
 TURN_BYTES = 4 << 20
-"""Tasks that read less wait for answers more than for bytes; they read whenever they like."""
+"""Reads below this size are latency-bound and are not throttled."""
 
 
 class ReadTurns:
@@ -28,7 +28,7 @@ class ReadTurns:
 
     @contextmanager
     def task(self) -> Iterator[ReadTurns]:
-        """A task reads and then writes in the block."""
+        """Counts a task that reads and then writes in the block."""
         self._count(1)
         try:
             yield self
@@ -37,7 +37,7 @@ class ReadTurns:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """A task reads in the block; it waits before it while half of all do."""
+        """Counts a task that reads in the block; waits before it while half of all tasks read."""
         with self._changed:
             self._changed.wait_for(lambda: self._reading < (self._tasks + 1) // 2)
             self._reading += 1
@@ -58,9 +58,9 @@ _turns = ReadTurns()
 
 
 def turns_between(nbytes: int, roots: Iterable[str]) -> AbstractContextManager[ReadTurns | None]:
-    """For the time of a task: the turns that it takes to read ``nbytes`` from a bucket; None where it takes none.
+    """A context for a task: the turns that it takes to read ``nbytes`` from a bucket; None if it takes none.
 
-    ``roots``: below which it writes.
+    ``roots``: the folders below which it writes.
     """
     if nbytes < TURN_BYTES or not any(traits_at(root).range_bytes for root in roots):
         return nullcontext()
@@ -68,7 +68,7 @@ def turns_between(nbytes: int, roots: Iterable[str]) -> AbstractContextManager[R
 
 
 def reading(turns: ReadTurns | None) -> AbstractContextManager[None]:
-    """For the time of reading."""
+    """A context for the reading of a task."""
     return nullcontext() if turns is None else turns.reading()
 
 

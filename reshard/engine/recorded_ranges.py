@@ -1,7 +1,7 @@
-"""Checks ranges of files whose CRC the format recorded, and tells which range of a damaged tensor is wrong.
+"""Checks ranges of files whose CRC the format recorded, and finds the wrong range of a damaged tensor.
 
-What is stored of a tensor alone is summed up while it is read (``checksums/tensor_digest.py``). A record of an archive that several tensors
-share, or that has a tensor's elements in another order, is read as it is, once.
+A range of one tensor alone is summed up while it is read (``checksums/tensor_digest.py``). A record of an archive that several
+tensors share, or that has a tensor's elements in another order, is read unchanged, once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class CheckedRange(Struct, frozen=True):
 
     Attributes:
         names: the tensors with elements in it.
-        is_right: whether it has the CRC that was recorded.
-        refusal: why it cannot be read; "" where it was.
+        is_right: true if it has the recorded CRC.
+        refusal: the reason why it cannot be read; "" if it was read.
     """
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class CheckedRange(Struct, frozen=True):
         return self.range.extent.length
 
     def damage_of(self, name: str) -> str:
-        """What that means for one of its tensors; "" for nothing."""
+        """The damage that this means for one of its tensors; "" for none."""
         if self.is_right or self.refusal:
             return self.refusal
         return crc_text(name, self.range.crc, self.range.extent.path)
@@ -73,7 +73,7 @@ def checked_ranges(
 
 
 def unlike_text(reader: Reader, name: str) -> str:
-    """What is wrong with a tensor whose sum is not the one that was recorded: the file too, where its format tells of ranges."""
+    """The message for a tensor whose sum is not the recorded one; it names the file if the format records ranges."""
     tensor, ranges = reader.tensors[name], reader.recorded_ranges(name)
     read = (_checked(CheckedRange((name,), found, is_right=False)) for found in ranges)
     wrong = next((one.damage_of(name) for one in read if one.damage_of(name)), "")

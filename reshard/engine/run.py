@@ -1,8 +1,8 @@
 """Runs batches of tasks within the byte budget, adds up their results, stops at the first error.
 
-One thread hands out, adds up and records; tasks run on any ``concurrent.futures`` executor. A task
-starts when its bytes are free, so buffers never exceed the plan's ``max_memory``; on several hosts each has
-that much. A run has one target or several: units that share a read are filled by one task, and each target has its own
+One thread submits, adds up and records; tasks run on any ``concurrent.futures`` executor. A task
+starts when its bytes are free, so that buffers never exceed the plan's ``max_memory``; each of several hosts has
+that much. A run has one target or several: one task fills all units that share a read, and each target has its own
 books.
 """
 
@@ -37,8 +37,8 @@ def run_batches(
     """Carries out all batches; returns the encoded bytes read from the source, each read counted once.
 
     ``targets`` has None for a target that needs no task. Without an ``executor`` this makes threads, in ``processes``
-    of their own if those are not 0; one on several hosts is open (``executor.opened``). Raises the first error of any task, after the running
-    ones have ended.
+    of their own if those are not 0; an executor on several hosts must be open (``executor.opened``). Raises the first error of any
+    task, after the running ones have ended.
     """
     outputs = _outputs(targets)
     running = [(number, one) for number, one in enumerate(targets) if one is not None]
@@ -75,7 +75,7 @@ def _outputs(targets: Sequence[TargetRun | None]) -> tuple[TaskOutput, ...]:
 def _uploads_elsewhere(
     targets: Sequence[TargetRun | None], executor: Executor | None
 ) -> dict[int, TargetOutput]:
-    """The targets whose files are uploaded in order by workers that do not share this process."""
+    """The targets with files that workers in other processes upload in order."""
     if is_own(executor):
         return {}
     every = {number: one.output for number, one in enumerate(targets) if one is not None}
@@ -96,7 +96,7 @@ def _add_up(target: TargetRun, result: BatchResult, number: int, writeback: Writ
 
 
 def _batch_bytes(batch: Batch) -> int:
-    """Tasks of a batch follow one another, but what they know of their chunks is there from the start."""
+    """Memory of a batch: its tasks follow one another, but their records of chunks exist from the start."""
     tasks = tasks_of(batch)
     chunks = sum(map(_chunks, tasks[1:]))
     return max(t.memory_bytes for t in tasks) + RECORD_BYTES * chunks

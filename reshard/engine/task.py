@@ -1,6 +1,6 @@
-"""Task: what fills units of target tensors from one reading, as small frozen data that any process on any host can run.
+"""Task: fills units of target tensors from one reading; small frozen data that any process on any host can run.
 
-None of these records can be in a cycle, so Python's garbage collector need not look at them (``gc=False``): a run on many hosts
+None of these records can be in a cycle, so that Python's garbage collector skips them (``gc=False``): a run on many hosts
 holds a million at once.
 """
 
@@ -33,7 +33,7 @@ class SourceChunk(Struct, frozen=True, gc=False):
     """A chunk to read.
 
     Attributes:
-        extent: where it lies encoded, or None where it is not stored and holds the fill value.
+        extent: the place of its encoded bytes, or None if it is not stored and holds the fill value.
         box: the elements of the source tensor that it holds, padding excluded.
         stored_shape: its shape with padding.
     """
@@ -45,7 +45,7 @@ class SourceChunk(Struct, frozen=True, gc=False):
 
     @classmethod
     def at(cls, index: Index, spec: TensorSpec, reader: Reader) -> SourceChunk:
-        """The chunk at ``index`` of a tensor; CorruptError where it is missing and must not be."""
+        """The chunk at ``index`` of a tensor; CorruptError if it is missing and must not be."""
         extent = reader.locate(spec.name, index)
         return cls(index, extent, spec.storage.box(index), spec.stored_shape(index))
 
@@ -60,15 +60,15 @@ class TargetChunk(Struct, frozen=True, gc=False):
 
 
 class Unit(Struct, frozen=True, gc=False):
-    """A unit of a target tensor, which a task fills.
+    """A unit of a target tensor that a task fills.
 
     Attributes:
-        target: which of the run's targets has the tensor.
+        target: number of the run's target that has the tensor.
         tensor: the tensor's number in the plan of that target.
-        number: which of the tensor's units this is.
-        pieces: of which it has elements.
+        number: of this unit among the tensor's units.
+        pieces: that have elements in it.
         chunks: every target chunk that it touches, in row-major order of ``grid``.
-        box: of the target; several pieces, and all chunks that are assembled, lie in it whole.
+        box: of the target; several pieces, and all assembled chunks, lie in it whole.
         grid: the target's chunks within ``box``, counted from its start.
         shape: of the whole target tensor, for its digest.
     """
@@ -88,16 +88,16 @@ class Unit(Struct, frozen=True, gc=False):
 
     @property
     def places(self) -> Iterator[Place]:
-        """Where its chunks are stored."""
+        """The places of its chunks."""
         return (place for chunk in self.chunks for place in chunk.places)
 
 
 class Take(Struct, frozen=True, gc=False):
-    """What a unit takes of what is read: a box of one of its pieces.
+    """The part of a read that a unit takes: a box of one of its pieces.
 
     Attributes:
-        unit, piece: places in the task's units, and in the pieces of that unit.
-        changes: whether source and target are not the same row-major bytes.
+        unit, piece: indices in the task's units, and in the pieces of that unit.
+        changes: true if source and target are not the same row-major bytes.
     """
 
     unit: int
@@ -110,15 +110,15 @@ class SourceRead(Struct, frozen=True, gc=False):
     """A tensor that a task reads, or a part of it.
 
     Attributes:
-        name, dtype, shape: of the source tensor; the name is "" where an element fills the target.
+        name, dtype, shape: of the source tensor; the name is "" if an element fills the target.
         encoding: of each chunk.
         fill: bytes of one element of a chunk that is not stored.
         chunks: in row-major order of the source's grid.
-        box: what is wanted of the tensor.
+        box: the wanted part of the tensor.
         takes: the boxes that units take of it.
-        is_recorded: whether the source recorded a digest of everything that is read. Where the target has the same bytes,
+        is_recorded: true if the source recorded a digest of everything that is read. If the target has the same bytes,
             its digest is compared with that one, and the source's is not taken again.
-        crcs: what the format recorded of what is read; None where it recorded nothing.
+        crcs: the checksums that the format recorded for the elements that are read; None if it recorded none.
     """
 
     name: str
@@ -143,9 +143,9 @@ class Task(Struct, frozen=True, gc=False):
 
     Attributes:
         band_bytes: decoded bytes that pass at once.
-        at_once: whether source chunks are decoded whole, not in a stream.
-        memory_bytes: what the plan allows this task.
-        open_files: target files that it may have open at once, of each target.
+        at_once: true if source chunks are decoded whole, not in a stream.
+        memory_bytes: memory that the plan allows this task.
+        open_files: number of files of each target that it may have open at once.
     """
 
     reads: tuple[SourceRead, ...]
@@ -157,17 +157,17 @@ class Task(Struct, frozen=True, gc=False):
 
     @property
     def strategy(self) -> Strategy:
-        """Of its first unit; all are copied, all are moved whole, or none is."""
+        """The strategy of its first unit; either all units are copied, or all are moved whole, or none is."""
         return self.units[0].strategy
 
 
 class CastStats(Struct, frozen=True):
-    """What a cast lost.
+    """The loss of a cast.
 
     Attributes:
         overflows: finite values that became infinite, or did not fit an integer.
         nans: NaNs in the source.
-        largest_relative_error: over finite values that stayed finite and did not saturate; 0 where nothing was lost.
+        largest_relative_error: over finite values that stayed finite and did not saturate; 0 if nothing was lost.
         saturated: values beyond the largest finite one, infinite ones too, that became that one.
     """
 
@@ -192,8 +192,8 @@ class StoredChunk(Struct, frozen=True, gc=False, array_like=True):
         crc32c: linear part of the CRC32C of the stored bytes, without a checksum that is stored with them; 0 for a chunk
             that was stored whole with a checksum.
         nbytes: bytes of the tensor (padding excluded) that were written.
-        stored_bytes: size of the chunk as it is stored, trailer included, where it is finished; else None.
-        versions: of the file at each of its places, where the store names versions and the file is complete now; else "".
+        stored_bytes: size of the chunk as it is stored, trailer included, if it is finished; else None.
+        versions: of the file at each of its places, if the store names versions and the file is complete now; else "".
     """
 
     index: tuple[Count, ...]
@@ -204,16 +204,16 @@ class StoredChunk(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Result(Struct, frozen=True, gc=False, array_like=True):
-    """A unit that was filled, and what was seen of it. It encodes as the list of its fields: a record of the journal.
+    """A unit that was filled, and its sums. It encodes as the list of its fields: a record of the journal.
 
     Attributes:
         tensor, unit: their numbers in the plan, and among the tensor's units.
-        sums: of each piece that the unit has elements of.
+        sums: of each piece that has elements in the unit.
         moved_bytes: bytes of the source's elements that were moved.
-        read_bytes: encoded bytes of the chunks that were read; 0 where another unit of the target, filled from the same read,
+        read_bytes: encoded bytes of the chunks that were read; 0 if another unit of the target, filled from the same read,
             has them.
-        target: of which of the run's targets.
-        host: that filled it, where its kernel is another than the run's; else "".
+        target: number of the run's target.
+        host: that filled it, if its kernel is not the run's; else "".
     """
 
     tensor: Count
@@ -228,10 +228,10 @@ class Result(Struct, frozen=True, gc=False, array_like=True):
 
 
 def source_element_type(piece: Piece) -> np.dtype[Any]:
-    """What source elements are viewed as: their dtype for a cast, else integers that keep every bit."""
+    """The type in which source elements are viewed: their dtype for a cast, else integers that keep every bit."""
     return element_dtype(piece.source_dtype, is_cast=piece.is_computed)
 
 
 def target_element_type(piece: Piece) -> np.dtype[Any]:
-    """What target elements are viewed as."""
+    """The type in which target elements are viewed."""
     return element_dtype(piece.target_dtype, is_cast=piece.is_computed)

@@ -33,15 +33,15 @@ class BatchLimits(Struct, frozen=True):
 
 BATCH_BYTES = 4 << 20
 BATCH_TASKS = 64
-"""Small tasks travel together: handing one over costs as much as moving 100 KiB."""
+"""Small tasks are sent together: sending one costs as much as moving 100 KiB."""
 
 BATCHES_PER_S = 50
 WORKER_BYTES_PER_S = 600 << 20
-"""One thread hands out no more batches to many workers, each of which moves about so much (measured: zstd to uncompressed,
+"""Bytes that a worker moves in a second, to size batches that one thread can submit (measured: zstd to uncompressed,
 ``benchmarks.hosts.task_times``)."""
 
 BATCHES_PER_WORKER = 4
-"""At least, so that none is left with much work when the others are done."""
+"""The least number of batches for each worker, so that none still has much work when the others are done."""
 
 MAX_BATCH_TASKS = 4096
 """A batch is made and sent as a whole: 4,096 tasks take some 4 MB."""
@@ -57,10 +57,10 @@ def task_batches(
     """All tasks of ``plan`` that are not done, in batches; tasks that share a read are one.
 
     ``readers`` are the source checkpoints, in the order of their numbers. ``targets`` has None for a target that needs no
-    task; ``part`` leaves out what other parts of the conversion do. For
-    many ``workers_elsewhere`` batches are larger, so that one thread can hand them out. Large reads come first, so that
-    none is left alone at the end, and as many of them in turn as there are workers: two tasks of one tensor would wait for
-    each other at the files they share.
+    task; ``part`` leaves out the units of other parts of the conversion. For
+    many ``workers_elsewhere`` batches are larger, so that one thread can submit them. Large reads come first, so that
+    none is left alone at the end. Tasks of as many reads as there are workers alternate, since two tasks of one tensor would
+    wait for each other at the files that they share.
     """
     by_number = {n: target for n, target in enumerate(targets) if target is not None}
     limits = batch_limits(plan.decoded_bytes, workers_elsewhere)
@@ -91,9 +91,9 @@ def _in_turn(streams: Sequence[Iterator[T]], width: int) -> Iterator[T]:
 
 
 def batch_limits(decoded_bytes: int, workers: int) -> BatchLimits:
-    """How large batches are: one thread hands out at most ``BATCHES_PER_S``, and each worker gets several.
+    """The size of batches: one thread submits at most ``BATCHES_PER_S``, and each worker gets several.
 
-    With ``workers`` 0 they are threads of one host, between which batches cost next to nothing.
+    With ``workers`` 0 they are threads of one host, where batches cost next to nothing.
 
     >>> batch_limits(1 << 30, workers=0)
     BatchLimits(nbytes=4194304, tasks=64)
@@ -123,7 +123,7 @@ def _batched(tasks: Iterator[tuple[int, Task]], limits: BatchLimits) -> Iterator
 
 
 def _by_file(reads: Sequence[ReadTasks], part: Part) -> Iterator[tuple[Task, ...]]:
-    """For each file that is written in order, its tasks in that order; files that share chunks go together."""
+    """The tasks of each file that is written in order, in that order; files that share chunks go together."""
     for group in _groups(reads, part):
         tasks = tuple(read.task(unit) for read, unit in group if read.is_left(unit))
         if tasks:
@@ -131,7 +131,7 @@ def _by_file(reads: Sequence[ReadTasks], part: Part) -> Iterator[tuple[Task, ...
 
 
 def _groups(reads: Sequence[ReadTasks], part: Part) -> Iterator[list[tuple[ReadTasks, int]]]:
-    """The units of each file, in its order, as far as they are of the part."""
+    """The units of each file that belong to the part, in the file's order."""
     units = [(read, unit) for read in reads for unit in read.units()]
     groups = list(in_order_of_files([read.first_places(unit) for read, unit in units]))
     weights = [sum(units[at][0].unit_bytes for at in group) for group in groups]
@@ -143,7 +143,7 @@ def _groups(reads: Sequence[ReadTasks], part: Part) -> Iterator[list[tuple[ReadT
 def units_of_part(
     plan: MultiPlan, readers: Sequence[Reader], target: TargetRun, part: Part
 ) -> Iterator[tuple[int, int]]:
-    """The tensor and the number of each unit of a plan with one target that is of the part, done or not."""
+    """The tensor and the number of each unit of the part, done or not, in a plan with one target."""
     every = [ReadTasks(plan, read, readers, {0: target}) for read in plan.reads]
     for group in _groups([read for read in every if read.is_in_order], part):
         for read, unit in group:
@@ -156,10 +156,10 @@ def units_of_part(
 
 
 def in_order_of_files(places: Sequence[tuple[Place, ...]]) -> Iterator[list[int]]:
-    """The numbers of all chunks, grouped by files; each group in an order in which every file grows.
+    """The numbers of all chunks, grouped by files; each group is in an order in which every file grows.
 
     Args:
-        places: of each chunk, in one or several files. Files that have a chunk in common are in one group.
+        places: of each chunk, in one or several files. Files that share a chunk are in one group.
 
     >>> list(in_order_of_files([(Place("a", 8),), (Place("b", 0),), (Place("a", 0),)]))
     [[2, 0], [1]]
@@ -194,7 +194,7 @@ def _connected(files: Sequence[Sequence[str]], every: Sequence[str]) -> list[lis
 
 
 def _merged(queues: dict[str, deque[int]], files: Sequence[Sequence[str]]) -> Iterator[int]:
-    """Each chunk once it is the next in all of its files. The files of one target have their chunks in one order."""
+    """Each chunk as soon as it is the next in all of its files. All files of one target have their chunks in the same order."""
     ready = deque(queue[0] for queue in queues.values() if queue)
     waiting: dict[int, int] = defaultdict(int)
     while ready:

@@ -1,6 +1,6 @@
-"""The book of one tensor: what was read or stored of it, whether that is all, and the proof that it is right.
+"""The book of one tensor: the sums of what was read or stored, and the proof that it is complete and right.
 
-A target tensor with several pieces is proved as a whole, and a source that feeds many is read once for all of them.
+A target tensor with several pieces is proved as a whole, and a source of many targets is read once for all of them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from reshard.planning.tensor_plan import Plan, TensorPlan
 
 
 class SourceBook(Struct):
-    """What was read of one source tensor.
+    """The sums of what was read of one source tensor.
 
     Attributes:
-        planned: coverage of all that pieces take of it.
+        planned: coverage of all elements that pieces take of it.
     """
 
     spec: TensorSpec
@@ -35,23 +35,23 @@ class SourceBook(Struct):
 
     @property
     def digest(self) -> str | None:
-        """Its digest, 16 hex digits; None unless each of its elements is taken once, and was seen."""
+        """Its digest, 16 hex digits; None unless each of its elements is taken once, and was read."""
         whole, sums = coverage_of(Box.full(self.spec.shape)), self.sums
         is_whole = sums.is_seen and whole == self.planned == sums.read
         return digest_text(sums.source, self.spec.nbytes) if is_whole else None
 
     @property
     def stored(self) -> int | None:
-        """The format's own checksum of what was read; None where ``digest`` is None."""
+        """The format's own checksum of the elements that were read; None if ``digest`` is None."""
         return None if self.digest is None else self.sums.stored
 
 
 class TensorBook(Struct):
-    """What was done for one target tensor.
+    """The sums of what was done for one target tensor.
 
     Attributes:
-        written_bytes: of chunks that are complete; one of several copies counts.
-        open_chunks: per chunk that is not complete, what is stored of it.
+        written_bytes: of complete chunks; one of several copies counts.
+        open_chunks: for each incomplete chunk, the part that is stored.
     """
 
     sums: Sums = NOTHING
@@ -65,7 +65,7 @@ class TensorBook(Struct):
     def take(
         self, spec: TensorSpec, chunk: StoredChunk, size: Callable[[StoredChunk], int]
     ) -> StoredChunk | None:
-        """Counts what is stored of a chunk; the chunk where it is complete now, whose size then ``size`` tells."""
+        """Counts a stored part of a chunk; returns the chunk if it is complete now, with the size that ``size`` gives."""
         whole = merged_chunk(spec, self.open_chunks, chunk, size)
         if whole is not None:
             self.closed_chunks += 1
@@ -74,9 +74,9 @@ class TensorBook(Struct):
 
 
 class TensorResult(Struct, frozen=True):
-    """What became of a target tensor: digests as 16 hex digits, None where chunks were copied encoded.
+    """The result for a target tensor: digests as 16 hex digits, None if chunks were copied encoded.
 
-    The source's is also None where it has several sources, or not all of one.
+    The source's digest is also None for several sources, or for a part of one.
     """
 
     source_digest: str | None
@@ -93,9 +93,9 @@ def merged_chunk(
     chunk: StoredChunk,
     size: Callable[[StoredChunk], int],
 ) -> StoredChunk | None:
-    """A chunk with what other tasks have stored of it, where it is complete now; else it is kept in ``open_chunks``.
+    """A chunk merged with the parts that other tasks stored, if it is complete now; else None, and ``open_chunks`` keeps it.
 
-    ``size`` tells the size of a raw chunk that became complete.
+    ``size`` gives the size of a raw chunk that became complete.
     """
     if chunk.stored_bytes is not None:
         return chunk
@@ -111,7 +111,7 @@ def merged_chunk(
 
 
 def padded_bytes(spec: TensorSpec, index: Index) -> int:
-    """Bytes of a raw target chunk, padding included, checksum not."""
+    """Bytes of a raw target chunk, with padding and without checksum."""
     return math.prod(spec.stored_shape(index)) * spec.itemsize
 
 
@@ -132,12 +132,12 @@ def source_books(plan: Plan) -> dict[tuple[int, str], SourceBook]:
 
 
 def _taken(piece: Piece) -> int:
-    """Coverage of what a piece takes of its source."""
+    """Coverage of the elements that a piece takes of its source."""
     return coverage(piece.source_boxes(Box.full(piece.shape)))
 
 
 def proved(tensor: TensorPlan, book: TensorBook, source: SourceBook | None) -> TensorResult:
-    """What became of a tensor; VerificationError where a chunk is not complete, an element was left out, or digests differ."""
+    """The result of a tensor; VerificationError if a chunk is not complete, an element was left out, or digests differ."""
     name, spec = tensor.name, tensor.target.spec
     chunks = spec.storage.count
     if book.closed_chunks != chunks or book.moved_bytes != tensor.moved_bytes:
@@ -163,7 +163,7 @@ def proved(tensor: TensorPlan, book: TensorBook, source: SourceBook | None) -> T
 
 
 def _check_covered(tensor: TensorPlan, book: TensorBook) -> None:
-    """A digest alone misses a piece of zeros that is absent, or a piece that is counted twice."""
+    """Raises VerificationError unless coverage is right: a digest alone misses an absent piece of zeros, or one counted twice."""
     taken = sum(map(_taken, tensor.pieces)) % PRIME
     whole = coverage_of(Box.full(tensor.target.spec.shape))
     for done, is_covered in (

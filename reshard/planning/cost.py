@@ -18,20 +18,20 @@ SECONDS_PER_TASK = 1e-4
 SECONDS_PER_CHUNK_BAND = 1e-5
 DIGEST_BYTES_PER_SECOND = 12e9
 SECONDS_PER_RUN = 1e-6
-"""Orders of magnitude on one core of a small server; they only rank strategies."""
+"""An order of magnitude on one core of a small server. Such constants only rank strategies."""
 
 READ_BYTES_PER_SECOND = 0.5e9
-"""Speed of a disk or a network; it only decides if several targets should share a read."""
+"""Speed of a disk or a network; it only decides whether several targets share a read."""
 
 AT_ONCE_GAIN = 1.25
-"""How much faster a chunk is decoded at once than in a stream (measured)."""
+"""Speed of decoding a chunk at once, divided by that of a stream (measured)."""
 
 CACHED_BYTES = 8 << 20
 """Bands above this leave the processor's cache between decoding and writing."""
 
 
 def price(draft: Draft, reading: Reading, pace: Pace, *, is_decoded: bool = False) -> Price:
-    """The cost of filling a draft's piece. With ``is_decoded`` another one pays for decoding and for the source's digest."""
+    """The cost of filling a draft's piece. With ``is_decoded``, another fill pays for decoding and for the source's digest."""
     strategy, piece, source, target = draft.strategy, draft.piece, draft.source, draft.target
     source_grid = piece.source_grid(source.spec.storage)
     decoded, stored = decoded_bytes(reading), touched_bytes(reading)
@@ -92,13 +92,13 @@ def _written_bytes(grid: Grid, target: Side, moved: int) -> int:
 
 
 def is_turned(piece: Piece) -> bool:
-    """Whether the target's rows lie across those of the source."""
+    """True if the target's rows lie across those of the source."""
     order = [dim for dim in piece.axis_order if piece.shape[dim] > 1]
     return bool(order) and order[-1] != max(order)
 
 
 def _band_extents(piece: Piece, source: Side, band_bytes: int) -> tuple[int, ...]:
-    """How many elements of each dimension of a piece one band has: bands are cut from the chunks of the source."""
+    """The extent of one band along each dimension of a piece; bands are cut from the chunks of the source."""
     chunk = source.spec.chunk_shape or source.spec.storage.largest
     shape = list(chunk)
     if piece.source_view is not None:
@@ -116,7 +116,7 @@ def _band_extents(piece: Piece, source: Side, band_bytes: int) -> tuple[int, ...
 
 
 def _split_extent(extent: int, sizes: Sequence[int]) -> list[int]:
-    """The extent of a chunk along a dimension, as those into which that is split have it."""
+    """The extents of a chunk along the dimensions of these ``sizes`` into which a view splits one dimension."""
     found = []
     for number, size in enumerate(sizes):
         behind = math.prod(sizes[number + 1 :])
@@ -125,7 +125,7 @@ def _split_extent(extent: int, sizes: Sequence[int]) -> list[int]:
 
 
 def _writes(draft: Draft, passing: Grid, target_grid: Grid, band_bytes: int) -> int:
-    """Writes that fill the target once, where pieces pass in the boxes of ``passing``."""
+    """Number of writes that fill the target once, if pieces pass in the boxes of ``passing``."""
     if not draft.in_pieces:
         return target_grid.count
     piece, extents = draft.piece, draft.piece.shape

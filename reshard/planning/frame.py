@@ -2,7 +2,7 @@
 
 ::
 
-    Demand   a piece that is to be planned, and how its source and target are stored
+    Demand   a piece that is to be planned, and the storage of its source and target
     Frame    demands that share a read: the box that they read, and the chunks of both sides within it
     Choice   a fill for each demand, and the units in which tasks read the box
 
@@ -12,8 +12,8 @@ A source of 8 rows becomes two tensors::
     source       |-----------|-----------|     chunks of 4 rows
     demand q     |--------|--------|           rows 0 to 6, target chunks of 3
     demand k                       |-----|     rows 6 to 8, a target chunk of 2
-    box          |-----------------------|     what both read; q lies at (0, 6) in it, k at (6, 8)
-    assembled    |--------|--------|-----|     where a unit may be cut so that each target chunk is in one unit
+    box          |-----------------------|     read by both; q lies at (0, 6) in it, k at (6, 8)
+    assembled    |--------|--------|-----|     the cuts of units that leave each target chunk in one unit
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def first_halving(units: Grid, assembled: Grid) -> Grid | None:
 
 @lru_cache(maxsize=4096)
 def _halve(units: Cuts, cuts: Cuts) -> Cuts:
-    """Every unit with more than one part is cut near its middle, at a cut of ``cuts``."""
+    """Cuts every unit that has more than one part near its middle, at a cut of ``cuts``."""
     position = {cut: i for i, cut in enumerate(cuts)}
     finer = [0]
     for a, b in pairwise(units):
@@ -73,7 +73,7 @@ COPY_BYTES = 4 << 20
 
 
 class Demand(Struct, frozen=True):
-    """A piece that is to be planned, and how its source and target are stored.
+    """A piece that is to be planned, and the storage of its source and target.
 
     Attributes:
         copy_bytes: memory to copy one chunk unchanged, if both sides store it alike.
@@ -86,14 +86,14 @@ class Demand(Struct, frozen=True):
 
     @property
     def geometry(self) -> Hashable:
-        """Everything that the choice of a strategy depends on, for demands that may share a read."""
+        """A key of all that the choice of a strategy depends on, for demands that may share a read."""
         return (self.piece.source_box, self.piece.target_box, self._stored)
 
     @property
     def geometry_alone(self) -> Hashable:
-        """The same for a demand that shares no read: of places only how chunks are cut there.
+        """The same key for a demand that shares no read: of its places it has only the cuts of chunks.
 
-        So 100,000 experts that become tensors of their own are all alike.
+        So 100,000 experts that become separate tensors have one key.
         """
         piece, source, target = self.piece, self.source.spec.storage, self.target.spec
         taken: Hashable = piece.source_box.shape
@@ -133,7 +133,7 @@ class Choice(Struct, frozen=True):
     """A fill per demand, in order; they share band and the memory of a task.
 
     Attributes:
-        units: boxes of what is read, in the source's view, or of the target that a joint fill fills; tasks read them.
+        units: boxes that tasks read, in the source's view; for a joint fill, boxes of the target.
     """
 
     fills: tuple[Fill, ...]
@@ -148,11 +148,11 @@ class Frame(Struct, frozen=True):
     """The box of a source that demands read, and the grids within it.
 
     Attributes:
-        is_one: whether each of them wants all of the box.
+        is_one: true if each demand wants all of the box.
         source: the chunks of the source.
-        places: along each dimension, from where to where the piece of each demand lies.
+        places: for each dimension, the start and stop of each demand's piece.
         targets: for each demand the chunks of its target, counted from the start of its piece.
-        kinds: a number for each demand; those with the same differ in names and places only.
+        kinds: a number for each demand; demands of one number differ in names and places only.
     """
 
     demands: Sequence[Demand]
@@ -185,7 +185,7 @@ class Frame(Struct, frozen=True):
         )
 
     def assembled(self, strategies: Sequence[Strategy]) -> Grid:
-        """Where a unit may be cut so that it holds whole target chunks of every block."""
+        """The cuts that leave whole target chunks of every block in each unit."""
         blocks = zip(self.targets, strategies, strict=True)
         whole = [grid if how == "block" else None for grid, how in blocks]
         cuts = [self._common(dim, whole) for dim in range(self.box.rank)]
@@ -194,7 +194,7 @@ class Frame(Struct, frozen=True):
     def _common(self, dim: int, wanted: Sequence[Grid | None]) -> Cuts:
         """The cuts of any grid along a dimension that cut no part of the ``wanted`` ones.
 
-        Many pieces lie at the same place along it: each place is looked at once.
+        Many pieces lie at one place along it, so that each place is looked at once.
         """
         starts = [start for start, _ in self.places[dim]]
         every = set(self.source.cuts[dim])
@@ -208,7 +208,7 @@ class Frame(Struct, frozen=True):
         return tuple(sorted(every))
 
     def drafts(self, strategies: Sequence[Strategy], units: Grid) -> list[Draft]:
-        """One for all demands that are alike in these units, in the order of the first of each."""
+        """One draft for all demands that are alike in these units, in the order of the first of each."""
         alike: dict[Hashable, list[int]] = {}
         own = self._own(units)
         for number, (kind, strategy, grid) in enumerate(
@@ -222,7 +222,7 @@ class Frame(Struct, frozen=True):
         ]
 
     def _own(self, units: Grid) -> list[Grid]:
-        """The units as boxes of each piece; the same grid where they are equal."""
+        """The units as boxes of each piece; the same grid if they are equal."""
         if self.is_one:
             return [units] * len(self.demands)
         shared: dict[Cuts, Cuts] = {}
@@ -268,11 +268,11 @@ class Frame(Struct, frozen=True):
                     pace.at_once,
                 )
                 if number == 0:
-                    price = None  # the others do not pay for decoding
+                    price = None  # the other drafts do not pay for decoding
         return Choice(tuple([fills[number] for number in range(len(fills))]), units)
 
     def _price(self, draft: Draft, reading: Reading, pace: Pace, *, is_first: bool) -> Price:
-        """The first pays for decoding; where each takes a part of what is read, also for the tasks."""
+        """The price of a draft. The first one pays for decoding, and for the tasks too if each takes another part of the read."""
         found = price(draft, reading, pace, is_decoded=not is_first)
         if is_first or self.is_one:
             return found
@@ -280,7 +280,7 @@ class Frame(Struct, frozen=True):
 
 
 def _spans(places: Sequence[Box], rank: int) -> tuple[Sequence[tuple[int, int]], ...]:
-    """Along each dimension, from where to where each of the boxes goes."""
+    """For each dimension, the start and stop of each box."""
     return tuple([(at.start[dim], at.stop[dim]) for at in places] for dim in range(rank))
 
 
@@ -292,6 +292,6 @@ def _kinds(demands: Sequence[Demand]) -> list[int]:
 
 
 def _placed(starts: Sequence[int], grids: Sequence[Grid | None], dim: int) -> set[tuple[int, Cuts]]:
-    """From where on each grid lies along a dimension, and its cuts there."""
+    """The start of each grid along a dimension, and its cuts there."""
     pairs = zip(starts, grids, strict=True)
     return {(start, grid.cuts[dim]) for start, grid in pairs if grid is not None}

@@ -1,4 +1,4 @@
-"""A fill of several pieces: target chunks that these have in common are assembled from all of them, one read after the other."""
+"""A fill of several pieces: the target chunks that they share are assembled from all of them, one read after the other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from reshard.planning.tensor_plan import Fill, Price, Side
 
 
 def joint_choice(demands: Sequence[Demand], memory: int) -> Choice:
-    """One fill of all pieces of a tensor: units are boxes of the target, as large as fits into ``memory``, or one chunk."""
+    """One fill of all pieces of a tensor: units are boxes of the target, as large as ``memory`` allows, but at least one chunk."""
     target = demands[0].target
     units = Grid.whole(target.spec.shape) if target.in_order is None else target.in_order
     joint = _Joint.of(demands, units, memory)
@@ -38,7 +38,7 @@ def joint_choice(demands: Sequence[Demand], memory: int) -> Choice:
 
 
 def _halved(demands: Sequence[Demand], units: Grid) -> Grid | None:
-    """The units in halves; None where each is one chunk, or one part of a slice that is written in order."""
+    """The units in halves; None if each is one chunk, or one part of a slice that is written in order."""
     target = demands[0].target
     if target.in_order is None:
         return best_halving(partial(_joint_bytes, demands), units, target.spec.storage)
@@ -63,7 +63,7 @@ class _Joint(Struct, frozen=True):
         return cls(units, readings, drafts, _joint_pace(readings, drafts, units, memory))
 
     def price(self, target: Side) -> Price:
-        """What all of them cost together; each chunk is written once."""
+        """The cost of all pieces together; each chunk is written once."""
         prices = [price(d, r, self.pace) for d, r in zip(self.drafts, self.readings, strict=True)]
         return Price(
             self.units.count,
@@ -79,7 +79,7 @@ class _Joint(Struct, frozen=True):
 def _joint_pace(
     readings: Sequence[Reading], drafts: Sequence[Draft], units: Grid, memory: int
 ) -> Pace:
-    """Pieces are read one after the other, so that a task needs the most of any, and all of its target chunks."""
+    """The pace of pieces read one after the other: a task needs the memory of the largest piece, and all of its target chunks."""
     target = drafts[0].target.spec
     chunks = chunks_per_unit(units, target.storage)
 
@@ -97,7 +97,7 @@ def _joint_pace(
 
 
 def _reading_of(demand: Demand, units: Grid) -> Reading:
-    """What units of a target decode for one of its pieces."""
+    """The reading of one of a target's pieces by units of the target."""
     piece = demand.piece
     grid = piece.source_grid(demand.source.spec.storage)
     start = piece.source_box.start

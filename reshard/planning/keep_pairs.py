@@ -1,4 +1,4 @@
-"""Refuses what would part quantised weights from their scales: casts, maps, names, selections and cuts."""
+"""Refuses casts, maps, names, selections and cuts that separate quantised weights from their scales."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SHOWN = 3
 
 
 class _Moves(Struct, frozen=True):
-    """What becomes of the halves of pairs, by their names in the source.
+    """The targets of the halves of pairs, by their names in the source.
 
     Attributes:
         copies: the names in the target of whole tensors that keep their bits.
         casts: the dtypes of whole tensors that are cast.
-        parts: a target that has another form of a tensor: a part, another order, or other numbers.
+        parts: a target that changes a tensor: a part of it, another order, or other numbers.
     """
 
     copies: dict[str, list[str]]
@@ -39,13 +39,12 @@ def refuse_parted(
     *,
     in_memory: bool = False,
 ) -> None:
-    """Raises PlanError where a target has another form of a half of a pair, one half alone, or both under names that do not belong
-    together.
+    """Raises PlanError if a target changes a half of a pair, has one half alone, or has both under unrelated names.
 
     Args:
         specs: of the source.
         targets: the pieces of each target tensor.
-        in_memory: whether a program takes the tensors. It may take what it likes, but not codes as if they were numbers.
+        in_memory: true if a program takes the tensors. It may take any of them, but not codes as if they were numbers.
     """
     if found is None:
         return
@@ -82,7 +81,7 @@ def _moves(
 
 
 def _is_whole(piece: Piece, shape: tuple[int, ...]) -> bool:
-    """Whether a piece takes all of a tensor, as it is but for the dtype."""
+    """True if a piece takes all of a tensor, as it is but for the dtype."""
     in_order = piece.axis_order == tuple(range(len(shape)))
     return in_order and piece.arithmetic is None and not piece.is_viewed and piece.shape == shape
 
@@ -119,7 +118,7 @@ def _refuse_other_forms(
 def _exceptions(
     found: Quantized, specs: Mapping[str, TensorSpec], casts: Sequence[str]
 ) -> Iterator[str]:
-    """Cast rules to the dtype that a tensor has, for all of ``casts``, and where that is possible for no tensor that is in no pair."""
+    """Rules that cast each of ``casts`` to the dtype that it has. If possible they match no tensor outside of pairs."""
     halves = {half for pair in found.pairs.values() for half in pair.halves}
     others = [spec for name, spec in specs.items() if name not in halves]
     dtypes = {spec.dtype for spec in others}
@@ -142,9 +141,9 @@ def _end(name: str, parts: int) -> str:
 
 
 def _refuse_names(pair: QuantizedPair, copies: Mapping[str, Sequence[str]]) -> None:
-    """Raises PlanError where companions do not stand beside the codes as they did, by whatever name."""
+    """Raises PlanError if companions do not stand beside the codes as before; their common name may change."""
     if copies[pair.name] == [pair.name] and all([n] == copies[n] for n in pair.companions.values()):
-        return  # the usual case, of which there may be 100,000
+        return  # the usual case; there may be 100,000
     for target in copies[pair.name]:
         for companion in pair.companions.values():
             same = len(pair.name if companion.startswith(pair.name) else pair.stem)
@@ -162,7 +161,7 @@ def _refuse_names(pair: QuantizedPair, copies: Mapping[str, Sequence[str]]) -> N
 
 
 def refuse_cut(pair: QuantizedPair, target: str, slices: Grid | Sequence[Box]) -> None:
-    """Raises PlanError where slices of the codes end inside a block."""
+    """Raises PlanError if slices of the codes end inside a block."""
     for dim, grain in enumerate(pair.grain):
         if isinstance(slices, Grid):
             cuts: Sequence[int] = slices.cuts[dim]

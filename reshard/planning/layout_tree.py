@@ -1,4 +1,4 @@
-"""LayoutTree: layouts given as a tree; a leaf stands for everything below it."""
+"""LayoutTree: layouts given as a tree; a leaf applies to everything below it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LayoutTree(Struct, frozen=True):
         return leaf.layout
 
     def idle(self, names: Collection[str]) -> list[str]:
-        """The leaves with a layout that stand for none of these tensors."""
+        """The leaves with a layout that apply to none of these tensors."""
         used = {leaf_above(name, self.leaves) for name in names}
         return [key for key, leaf in self.leaves.items() if leaf.layout and key not in used]
 
@@ -76,7 +76,7 @@ class LayoutTree(Struct, frozen=True):
 
 
 def leaf_above(name: str, leaves: Collection[str]) -> str | None:
-    """The leaf that stands for a tensor: its own, or the nearest above it."""
+    """The leaf that applies to a tensor: its own, or the nearest above it."""
     while name not in leaves:
         if not name:
             return None
@@ -85,7 +85,7 @@ def leaf_above(name: str, leaves: Collection[str]) -> str | None:
 
 
 def is_layout_tree(layout: object, depth: int = 0) -> bool:
-    """Whether it is a tree with layouts, shardings, structs or arrays of jax in it, or one of these."""
+    """True if it is a tree with layouts, shardings, structs or arrays of jax in it, or one of these."""
     if isinstance(layout, str | os.PathLike | LayoutFile | LayoutMap) or depth > MAX_PATH_KEYS:
         return False
     if is_place(layout):
@@ -100,7 +100,7 @@ def is_layout_tree(layout: object, depth: int = 0) -> bool:
 
 
 def is_place(node: object) -> bool:
-    """Whether it places one tensor, or may do so: a layout, sharding, spec, struct or array."""
+    """True if it places one tensor, or may do so: a layout, sharding, spec, struct or array."""
     return (
         isinstance(node, TensorLayout)
         or is_from_keras(node, "TensorLayout")
@@ -110,7 +110,7 @@ def is_place(node: object) -> bool:
 
 
 def is_struct(node: object) -> bool:
-    """Whether it is a ``jax.ShapeDtypeStruct`` or a jax array."""
+    """True if it is a ``jax.ShapeDtypeStruct`` or a jax array."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(node, jax.ShapeDtypeStruct | jax.Array)
 

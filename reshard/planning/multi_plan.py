@@ -1,4 +1,4 @@
-"""MultiPlan: one plan for each of several targets, and which of their fills share a read."""
+"""MultiPlan: one plan for each of several targets, and the reads that their fills share."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class FillAt(Struct, frozen=True, gc=False):
 class Read(Struct, frozen=True, gc=False):
     """Fills whose units are filled together, each source chunk decoded once for all of them.
 
-    Either all have one piece, and these are of one tensor in one view; or there is one fill of several pieces.
+    Either each fill has one piece, all of one tensor in one view; or there is one fill of several pieces.
 
     Attributes:
-        box: what is read, in the source's view; of several pieces the box of the target that is filled.
-        units: boxes of it, counted from its start. One task reads each for all fills that want of it.
+        box: the elements that are read, in the source's view; for several pieces, the box of the target that is filled.
+        units: boxes of it, counted from its start. One task reads each for all fills that need it.
     """
 
     fills: tuple[FillAt, ...]
@@ -44,10 +44,10 @@ class Read(Struct, frozen=True, gc=False):
 
 
 class MultiPlan(Struct, frozen=True):
-    """Plans for several targets of one source, which are carried out in one run.
+    """Plans for several targets of one source, carried out in one run.
 
     Attributes:
-        reads: groups of fills that are filled from one decoding. They share units, band and the memory of a task.
+        reads: groups of fills that one decoding serves. They share units, band and the memory of a task.
     """
 
     plans: tuple[Plan, ...]
@@ -96,7 +96,7 @@ class MultiPlan(Struct, frozen=True):
 
     @property
     def source_bytes(self) -> int:
-        """Bytes of the source chunks that any target needs, each counted once, as far as boxes of a tensor touch others."""
+        """Bytes of the source chunks that any target needs. A chunk counts once, unless several boxes of its tensor touch it."""
         total = 0
         boxes: dict[tuple[int, str], dict[tuple[View | None, Box], int]] = defaultdict(dict)
         stored: dict[tuple[int, str], int] = {}
@@ -107,7 +107,7 @@ class MultiPlan(Struct, frozen=True):
             else:
                 boxes[piece.key][piece.source_view, piece.source_box] = nbytes
                 stored[piece.key] = fill.source.spec.stored_bytes
-        # Several boxes of a tensor may touch the same chunks, but no more than all.
+        # Several boxes of a tensor may touch the same chunks, but never more than all chunks.
         return total + sum(min(sum(of.values()), stored[key]) for key, of in boxes.items())
 
     @property

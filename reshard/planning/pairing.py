@@ -19,17 +19,17 @@ RulesFrom = Literal["given", "recorded"]
 
 
 class Pairing(Struct, frozen=True):
-    """Which tensors of A and B are compared, and how.
+    """The pairs of tensors of A and B that are compared.
 
     Attributes:
         names_in_b: the name in B of each tensor of A that B should have, by A's name.
-        casts: how A's tensor is cast before it is compared, by A's name.
+        casts: the cast of A's tensor before it is compared, by A's name.
         leaves_in_b: the same for leaves of A that are not tensors; None if they are not compared.
         dropped: tensors of A that the rules leave out.
         rules: the applied rules; None if both are compared name by name.
-        rules_from: whether the caller gave the rules or B recorded them.
-        warnings: why the rules that B recorded were not applied.
-        damage: how B contradicts its own record.
+        rules_from: the origin of the rules: the caller, or B's record.
+        warnings: reasons for which the rules that B recorded were not applied.
+        damage: contradictions between B and its own record.
     """
 
     names_in_b: Mapping[str, str]
@@ -84,7 +84,7 @@ def _others(reader: Reader) -> list[str]:
 
 
 def pair_by_rules(a: Reader, changes: Changes) -> Pairing:
-    """Pairs every leaf of A with the one that a conversion by these rules makes of it.
+    """Pairs every leaf of A with the leaf that a conversion by these rules makes of it.
 
     Raises PlanError as ``plan`` does for rules that make no sense or match nothing in A.
     """
@@ -105,8 +105,7 @@ def pair_by_rules(a: Reader, changes: Changes) -> Pairing:
 def pair_by_record(a: Reader, b: Reader, of_a: Made | None, of_b: Made | None) -> Pairing:
     """Pairs by the rules that B recorded, if B records that it was made of A's tree; else by name.
 
-    If both record the same origin and rules, they are compared name by name, even if A's tree equals that of their
-    origin.
+    If both record the same origin and rules, they are compared name by name, even if A's tree equals their origin's.
     """
     if of_b is None or _alike(of_a, of_b) or tree_digest(a.tensors) != of_b.source:
         return replace(pair_by_name(a), warnings=_told_apart(a, b, of_a, of_b))
@@ -135,7 +134,7 @@ def _alike(a: Made | None, b: Made) -> bool:
 def _recorded_leaves(
     a: Reader, b: Reader, made: Made
 ) -> tuple[Mapping[str, str] | None, tuple[str, ...]]:
-    """The pairs of leaves that are not tensors, and a warning if an older record does not tell them."""
+    """The pairs of leaves that are not tensors, and a warning if an older record lacks them."""
     others = _others(a)
     if made.leaves is not None:
         names = {source: name for name, source in made.leaves.items()}

@@ -1,4 +1,4 @@
-"""Piece: which box of a source tensor becomes which box of a target tensor.
+"""Piece: a box of a source tensor that becomes a box of a target tensor.
 
 Select, rename, cast, stack, split, transpose, reshape and reshard are all pieces; the planner knows nothing else. The pieces
 of a tensor tile it.
@@ -23,16 +23,16 @@ from reshard.layout.tensor_spec import TensorSpec
 class Piece(Struct, frozen=True, gc=False):
     """``target[target_box] = cast(source[source_box].transpose(axis_order), target_dtype)``, perhaps with arithmetic.
 
-    Boxes are of the views of source and target where there are any. A box "of the piece" has the axes of the source's view
+    If source or target has a view, its boxes are boxes of that view. A box "of the piece" has the axes of the source's view
     and is counted from the start of ``source_box``.
 
     Attributes:
         axis_order: dimension ``d`` of the target comes from dimension ``axis_order[d]`` of the source.
-        saturate: whether the cast clips values to the largest finite one.
-        checkpoint: which of the sources of the conversion has the source tensor.
-        source_view, target_view: how the dimensions of source and target are split; None where they are as they are.
-        fill: bytes of the element that fills the target's box, where no source does; then ``source`` is "".
-        arithmetic: what each element passes through before the cast; None for none.
+        saturate: true if the cast clips values to the largest finite one.
+        checkpoint: number of the conversion's source that has the source tensor.
+        source_view, target_view: the split of dimensions of source and target; None if none is split.
+        fill: bytes of the element that fills the target's box if no source does; then ``source`` is "".
+        arithmetic: applied to each element before the cast; None for none.
     """
 
     source: str
@@ -98,7 +98,7 @@ class Piece(Struct, frozen=True, gc=False):
 
     @property
     def is_computed(self) -> bool:
-        """Whether elements are made anew, by arithmetic or a cast, and not moved as bits."""
+        """True if elements are computed, by arithmetic or a cast, and not moved as bits."""
         return self.arithmetic is not None or self.source_dtype != self.target_dtype
 
     @property
@@ -108,11 +108,11 @@ class Piece(Struct, frozen=True, gc=False):
 
     @property
     def is_viewed(self) -> bool:
-        """Whether a dimension of source or target is split."""
+        """True if a dimension of source or target is split."""
         return self.source_view is not None or self.target_view is not None
 
     def fills(self, spec: TensorSpec) -> bool:
-        """Whether it fills all of a target tensor."""
+        """True if it fills all of a target tensor."""
         view = self.target_view
         return self.target_box == Box.full(spec.shape if view is None else view.shape)
 
@@ -136,12 +136,12 @@ class Piece(Struct, frozen=True, gc=False):
         return box.shift(self.source_box.start)
 
     def to_source(self, box: Box) -> Box:
-        """The box of the source tensor that a box of the piece lies in; the same elements but for views."""
+        """The box of the source tensor around a box of the piece; without views both have the same elements."""
         moved = self.in_source(box)
         return moved if self.source_view is None else self.source_view.around(moved)
 
     def to_target(self, box: Box) -> Box:
-        """The box of the target tensor that a box of the piece lies in; the same elements but for views."""
+        """The box of the target tensor around a box of the piece; without views both have the same elements."""
         moved = self.in_target(box)
         return moved if self.target_view is None else self.target_view.around(moved)
 
@@ -177,7 +177,7 @@ class Piece(Struct, frozen=True, gc=False):
         )
 
     def overlaps(self, box: Box) -> Iterator[Overlap]:
-        """What a box of the source tensor has of the piece."""
+        """The overlaps of a box of the source tensor and the piece."""
         if self.source_view is None:
             found = box.intersect(self.source_box)
             if found is not None:
@@ -196,13 +196,13 @@ class Piece(Struct, frozen=True, gc=False):
 
 
 class Overlap(Struct, frozen=True, gc=False):
-    """What a box of a source tensor has of a piece: ``elements[inside].reshape(shape)[where]``.
+    """The overlap of a source box and a piece, in both coordinate systems: ``elements[inside].reshape(shape)[where]``.
 
     Attributes:
         inside: a part of the box, counted from its start.
         shape: of that part in the source's view.
-        where: what of it is of the piece.
-        box: the same as a box of the piece.
+        where: the slice of that part that the piece takes.
+        box: the same elements as a box of the piece.
     """
 
     inside: Box
@@ -223,10 +223,10 @@ def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def check_tiled(spec: TensorSpec, pieces: Sequence[Piece]) -> None:
-    """Raises PlanError, naming pieces or what is left, unless they fill each element of a target tensor exactly once."""
+    """Raises PlanError unless the pieces fill each element of a target tensor exactly once; it names pieces or missing elements."""
     full = Box.full(spec.shape)
     if len(pieces) == 1 and pieces[0].fills(spec):
-        return  # the common case, of which there may be 100,000
+        return  # the common case; there may be 100,000
     boxes = [(box, piece) for piece in pieces for box in _boxes(piece)]
     outside = next((one for one in boxes if not full.contains(one[0])), None)
     if outside is not None:
@@ -269,7 +269,7 @@ def _overlap(spec: TensorSpec, boxes: _Filled, first: Box, second: Box) -> PlanE
 
 
 def spans_chunks(spec: TensorSpec, pieces: Sequence[Piece]) -> bool:
-    """Whether a chunk of the target has elements of several pieces, or of a piece that is not one box of the target."""
+    """True if a chunk of the target has elements of several pieces, or of a piece that is not one box of the target."""
     if len(pieces) == 1 and pieces[0].fills(spec):
         return False
     every = [_boxes(piece) for piece in pieces]
@@ -298,6 +298,6 @@ class Arithmetic(Struct, frozen=True, gc=False):
 
     @property
     def is_exact(self) -> bool:
-        """Whether it only moves exponents: factors that are powers of two. Subnormals may still lose bits."""
+        """True if it only moves exponents: factors that are powers of two. Subnormals may still lose bits."""
         factors = (abs(self.multiply), abs(self.divide))
         return not self.add and all(math.frexp(factor)[0] == _HALF for factor in factors)

@@ -4,7 +4,7 @@ Memory: a task's need is arithmetic over chunk shapes, known before anything is 
 strategy that fits into ``max_memory / workers``. If there is none, it allows all of ``max_memory`` for a task, and
 fewer tasks run at once. If still none fits, the plan is refused.
 
-Pieces that come from one tensor share a read where that costs less and fits as well (see ``shared_reads``).
+Pieces that come from one tensor share a read if that costs less and fits as well (see ``shared_reads``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def make_plan(
     metadata_bytes: int = 0,
     processes: int = 0,
 ) -> Plan:
-    """The plan of one target, as ``make_multi_plan`` makes it of several."""
+    """The plan of one target; ``make_multi_plan`` makes the plan of several."""
     return make_multi_plan([demands], max_memory, workers, metadata_bytes, processes).plans[0]
 
 
@@ -51,8 +51,8 @@ def make_multi_plan(
 ) -> MultiPlan:
     """A plan for the demands of each of several targets, within one budget.
 
-    Demands of one target that name one tensor are its pieces. Workers are threads of ``processes`` processes, or of one if
-    those are 0.
+    Demands of one target that name one tensor are its pieces. Workers are threads of ``processes`` processes, or of this one
+    if that is 0.
 
     Raises MemoryBudgetError, naming the tensor, its need and the smallest budget that works for everything, if no
     strategy of a demand fits. Raises PlanError if the pieces of a tensor do not tile it.
@@ -67,7 +67,7 @@ def make_multi_plan(
         asked = [one for _, some in sharing for one in some]
         key = _geometry(asked)
         if key not in known:
-            # Of one target the tensor is named that needs the most; of several, one that shares the read.
+            # The refusal names the largest tensor of one target, or of several targets a tensor that shares the read.
             refusable = demands[0] if len(demands) == 1 else asked
             known[key] = _shared([some for _, some in sharing], room, refusable, counted)
         for shared in known[key]:
@@ -100,18 +100,18 @@ def _read_of(
 
 
 def _geometry(demands: Sequence[Demand]) -> Hashable:
-    """Demands with the same are planned alike."""
+    """A key of demands; those with equal keys are planned alike."""
     if len(demands) == 1:
         return demands[0].geometry_alone
     return tuple([demand.geometry for demand in demands])
 
 
 _Asked = Sequence[Demand]
-"""What one fill is asked to do: a demand, or several whose pieces are assembled together."""
+"""The demands of one fill: one, or several whose pieces are assembled together."""
 
 
 def _tensors(demands: Sequence[Demand]) -> list[list[_Asked]]:
-    """The fills of each tensor of a target, in the order of the demands; PlanError where pieces do not tile a tensor."""
+    """The fills of each tensor of a target, in the order of the demands; PlanError if pieces do not tile a tensor."""
     by_name: dict[str, list[Demand]] = defaultdict(list)
     for demand in demands:
         by_name[demand.piece.target].append(demand)
@@ -159,7 +159,7 @@ def _sharing(tensors: Sequence[Sequence[Sequence[_Asked]]]) -> list[list[tuple[F
 def _shared(
     asked: Sequence[_Asked], room: Room, refusable: Sequence[Demand], metadata_bytes: int
 ) -> list[SharedRead]:
-    """As few reads for a group as memory and processor time allow; a refusal is about all of ``refusable``."""
+    """As few reads for a group as memory and processor time allow; a refusal considers all of ``refusable``."""
     if len(asked[0]) > 1:
         return [SharedRead((0,), _joint(asked[0], room, metadata_bytes))]
     found = shared_reads([one for (one,) in asked], room)
@@ -179,7 +179,7 @@ def _joint(demands: Sequence[Demand], room: Room, metadata_bytes: int) -> Choice
 
 
 def _as_asked(asked: _Asked, fill: Fill) -> Fill:
-    """The fill of demands with the same geometry, with the names of these."""
+    """A fill that was made for demands of the same geometry, with the names of ``asked``."""
     return Fill(
         tuple([demand.piece for demand in asked]),
         tuple([demand.source for demand in asked]),
@@ -201,7 +201,7 @@ def _refusal(demands: Sequence[Demand], max_memory: int, metadata_bytes: int) ->
 
 
 def _refused(demand: Demand, need: int, max_memory: int, metadata_bytes: int) -> MemoryBudgetError:
-    """The refusal of a demand that needs so many bytes for a task."""
+    """The refusal of a demand whose task takes ``need`` bytes."""
     mib, smallest = -(-need // (1 << 20)), -(-(need + metadata_bytes) // (1 << 20))
     remedy = f"allow max_memory of {smallest}MiB"
     if not demand.target.raw:
@@ -215,7 +215,7 @@ def _refused(demand: Demand, need: int, max_memory: int, metadata_bytes: int) ->
 
 
 def allowed_text(max_memory: int, metadata_bytes: int) -> str:
-    """The part of a refusal that says how much memory is left for buffers beside metadata."""
+    """The part of a refusal that gives the memory left for buffers beside metadata."""
     text = f"{max(0, max_memory) / (1 << 20):.4g} MiB are"
     if not metadata_bytes:
         return f"{text} allowed"

@@ -9,28 +9,28 @@ from reshard.record import Record
 from reshard.storage.requests import NONE, Requests
 
 METADATA_AT_ONCE = 32
-"""Metadata files that are read, or put, at the same time."""
+"""Number of metadata files that are read, or put, at the same time."""
 
 RENEWAL_S = 8.0
 RENEWAL = Requests(head=1, put=1)
-"""The lease of a target is renewed so often."""
+"""Seconds between two renewals of a target's lease, and the requests of one."""
 
 SEGMENT_S = 5.0
-"""Records of what is done are put so often."""
+"""Seconds between two puts of records of finished work."""
 
 
 class RequestPlan(Record, frozen=True):
-    """The requests of a conversion, as far as they can be known before.
+    """The requests of a conversion, as far as they are known beforehand.
 
     Attributes:
-        steps: what is done step by step: recognising, listing, locking, publishing.
+        steps: requests made one after the other: recognising, listing, locking, publishing.
         metadata: files of metadata, many at the same time.
         data: chunks of tensors, of ``workers`` tasks at the same time.
         workers: tasks at the same time.
         targets: targets in buckets, which keep a lease and records while the run lasts.
         segment_deletes: requests that remove one segment of records of a target.
 
-    ``LATENCY_S`` and ``BYTES_PER_S`` are assumed where nothing else is said: a machine that is not in the bucket's region.
+    ``LATENCY_S`` and ``BYTES_PER_S`` are the defaults: a machine outside the bucket's region.
     """
 
     LATENCY_S: ClassVar[float] = 0.03
@@ -44,19 +44,19 @@ class RequestPlan(Record, frozen=True):
     segment_deletes: int = 0
 
     def requests(self, latency_s: float = LATENCY_S, bytes_per_s: float = BYTES_PER_S) -> Requests:
-        """All of them; what is done every few seconds for a link of this latency and bandwidth."""
+        """All requests; those that recur every few seconds for a link of this latency and bandwidth."""
         moving_s = self._moving_s(latency_s, bytes_per_s)
         segment = Requests(put=1, delete=self.segment_deletes)
         kept = RENEWAL * int(moving_s / RENEWAL_S) + segment * int(moving_s / SEGMENT_S)
         return self.steps + self.metadata + self.data + kept * self.targets
 
     def seconds(self, latency_s: float = LATENCY_S, bytes_per_s: float = BYTES_PER_S) -> float:
-        """How long the requests take; decoding and encoding go on meanwhile, and are not counted."""
+        """The time of the requests; decoding and encoding go on meanwhile, and are not counted."""
         rounds = self.steps.total + self.metadata.total / METADATA_AT_ONCE
         return rounds * latency_s + self._moving_s(latency_s, bytes_per_s)
 
     def _document(self, **link: float) -> PlannedRequests:
-        """The requests, and the time that they take on a link: what ``seconds`` takes."""
+        """The requests, and their time on a link; ``link`` has the arguments of ``seconds``."""
         link = {"latency_s": self.LATENCY_S, "bytes_per_s": self.BYTES_PER_S, **link}
         requests, seconds = self.requests(**link), self.seconds(**link)
         return document_of(requests, PlannedRequests, total=requests.total, **link, seconds=seconds)

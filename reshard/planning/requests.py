@@ -1,8 +1,8 @@
 """Formulas for the requests of a conversion from or to buckets; nothing is looked up here.
 
-A tensor that is read takes what its chunks take, as often as the units of the plan touch them. A target takes what its chunks
-and files take, its metadata by number and size, and what its transaction does. Both are within 25 % of the requests that are
-made, and 10 % of their bytes (``tests/public/buckets/test_planned_requests.py``).
+The requests of a tensor that is read are those of its chunks, each as often as units of the plan touch it. The requests of a
+target are those of its chunks, files, metadata and transaction. Both are within 25 % of the requests that are made, and 10 % of
+their bytes (``tests/public/buckets/test_planned_requests.py``).
 
 An example of ``reads``: a tensor of [4096, 4096] float32 is stored in 4 chunks of [1024, 4096], each compressed to 12 MiB, and is
 wanted in 4 units of [4096, 1024]. A request reads 8 MiB, so that a chunk takes 2, and reading each chunk once takes 8 gets and
@@ -30,28 +30,28 @@ from reshard.storage.requests import NONE, Requests, RequestTraits, pages_of
 _OF_TRANSACTION = Requests(
     list=6, head=7, get=1, put=6, delete=4, received_bytes=300, sent_bytes=1300
 )
-"""Of a new target in a bucket beside its files: the lease, the mark of what is unfinished, records, and the looks by which a run
-is sure that nobody else has the target. Tests count them."""
+"""Requests of a bucket transaction besides its data: the lease, the mark of an unfinished target, records, and the checks that no
+other run has the target. Tests count them."""
 
 _RECORD_BYTES, _CHUNK_RECORD_BYTES = 110, 60
-"""What the journal has of a task that is done, and of each chunk that it put (measured)."""
+"""Bytes in the journal for each finished task, and for each chunk that it put (measured)."""
 
 _ARRAY_BYTES, _ENTRY_BYTES, _SHARED_ENTRY_BYTES, _NAMES = 350, 450, 120, 6
-"""What a target says of a tensor in a file of its own, in those of its tree, and beside shared files; a name is there so often
-(measured)."""
+"""Measured metadata bytes per tensor: in a file of its own, in the files of its tree, and beside shared files; and how often its
+name occurs."""
 
 
 class Writing(Struct, frozen=True):
-    """How a plan writes a tensor.
+    """The writing of a tensor, as a plan does it.
 
     Attributes:
-        copied: whether chunks are copied as they are, encoded.
-        raw: whether they are not compressed.
-        chunks: that are written, each in every place that it has.
+        copied: true if chunks are copied as they are, encoded.
+        raw: true if they are not compressed.
+        chunks: the grid of chunks, each written in every place that it has.
         chunk_bytes, nbytes: of a chunk, and of all of them, before they are compressed.
-        shared: whether they are parts of files that chunks share.
+        shared: true if they are parts of files that chunks share.
         slices: the grid of what a reader asks for: chunks, or slices of a shared file.
-        copies: places of each.
+        copies: number of places of each chunk.
         itemsize: bytes of an element.
     """
 
@@ -69,17 +69,17 @@ class Writing(Struct, frozen=True):
 
     @property
     def puts(self) -> int:
-        """Chunks in all places."""
+        """Number of chunks, counted in all places."""
         return self.chunks.count * self.copies
 
     def read_back(self, block_bytes: int) -> int:
-        """Requests that read all of it."""
+        """Number of requests that read all of the tensor back."""
         largest = math.prod(self.slices.largest) * self.itemsize
         return -(-largest // block_bytes) * self.slices.count * self.copies
 
 
 def writing_of(tensor: TensorPlan) -> Writing:
-    """The facts of a target tensor; only here they are taken from a plan."""
+    """The facts of a target tensor; no other function takes them from a plan."""
     side, spec = tensor.target, tensor.target.spec
     return Writing(
         source=tensor.piece.source,
@@ -97,9 +97,9 @@ def writing_of(tensor: TensorPlan) -> Writing:
 
 
 def uploaded(store: RequestTraits, nbytes: int, parts: int, ranges: int) -> Requests:
-    """What putting a file takes, whole where ``parts`` is 0.
+    """The requests that put a file, whole if ``parts`` is 0.
 
-    A store that proves no uploads in parts has each read back in so many ``ranges``.
+    If the store does not prove uploads in parts, each is read back in so many ``ranges``.
     """
     if not parts:
         return Requests(put=1, sent_bytes=nbytes)
@@ -108,12 +108,12 @@ def uploaded(store: RequestTraits, nbytes: int, parts: int, ranges: int) -> Requ
 
 
 def copied(store: RequestTraits) -> Requests:
-    """What a copy by the store itself takes."""
+    """The requests of a copy by the store itself."""
     return Requests(head=2, copy=1, put=store.puts_of_copy)
 
 
 def carried(nbytes: int, *, from_bucket: bool) -> Requests:
-    """What a file takes that is no tensor: it is read again for the record of the target."""
+    """The requests of a file that is no tensor; it is read again for the target's record."""
     gets = 1 + from_bucket
     return Requests(head=1, get=gets, put=1, received_bytes=gets * nbytes, sent_bytes=nbytes)
 
@@ -121,11 +121,11 @@ def carried(nbytes: int, *, from_bucket: bool) -> Requests:
 def metadata(
     tensors: int, name_bytes: int, trees: int, *, own_files: bool
 ) -> tuple[Requests, Requests]:
-    """What metadata takes before the chunks, and after them.
+    """The requests for metadata before the chunks, and after them.
 
     Args:
         name_bytes: of the names of all tensors.
-        own_files: whether chunks are files of their own: then each tensor has a file that describes them, and each tree some.
+        own_files: true if chunks are files of their own. Then each tensor has a file that describes them, and each tree a few.
     """
     names = _NAMES * name_bytes
     if not own_files:
@@ -136,23 +136,23 @@ def metadata(
 
 
 def of_transaction(store: RequestTraits, objects: int, chunks: int, tasks: int) -> Requests:
-    """What holding and publishing a target takes, with the journal's records of so many chunks and tasks."""
+    """The requests that hold and publish a target, with the journal's records of so many chunks and tasks."""
     one_by_one = Requests(delete=2 if store.deleted_at_once == 1 else 0)
     records = Requests(sent_bytes=_RECORD_BYTES * tasks + _CHUNK_RECORD_BYTES * chunks)
     return _OF_TRANSACTION + one_by_one + records + Requests(list=pages_of(objects) - 1)
 
 
 def deleted(store: RequestTraits, objects: int) -> Requests:
-    """What deleting so many objects takes."""
+    """The requests that delete so many objects."""
     return Requests(delete=-(-objects // store.deleted_at_once))
 
 
 def requests_of_read_back(written: Requests, metadata: Requests, chunk_ranges: int) -> Requests:
-    """What opening the finished target and reading all of it takes.
+    """The requests that open the finished target and read all of it.
 
     Args:
-        written, metadata: what wrote its data, and its other files.
-        chunk_ranges: requests that read its tensors.
+        written, metadata: the requests that wrote its data, and its other files.
+        chunk_ranges: number of requests that read its tensors.
     """
     return Requests(
         list=pages_of(written.put + metadata.put),
@@ -162,17 +162,17 @@ def requests_of_read_back(written: Requests, metadata: Requests, chunk_ranges: i
 
 
 _GAP_SHARE = 8
-"""A stream reads on over gaps of such a part of a block."""
+"""A stream reads over gaps of at most a block divided by this number."""
 
 
 class Ranges(Struct, frozen=True):
-    """How the chunks of a tensor are read: ``block_bytes`` in a request, ``ahead_bytes`` requested before they are needed."""
+    """Sizes of the requests for chunks: ``block_bytes`` in a request, ``ahead_bytes`` requested before they are needed."""
 
     block_bytes: int
     ahead_bytes: int
 
     def count(self, nbytes: float) -> int:
-        """Requests for so many bytes that follow one another."""
+        """Number of requests for so many consecutive bytes."""
         return math.ceil(nbytes / self.block_bytes)
 
 
@@ -180,9 +180,9 @@ class ChunkReads(Struct, frozen=True):
     """The chunks of a source tensor.
 
     Attributes:
-        count: of the grid.
-        once: what reading each of them once takes; less where some are missing, or are in an index.
-        share: of the chunks that are in files, at most 1.
+        count: number of chunks of the grid.
+        once: the requests that read each chunk once; fewer if some are missing, or are in an index.
+        share: fraction of the chunks that are in files, at most 1.
         mean_bytes: of a chunk as it is stored.
     """
 
@@ -193,14 +193,14 @@ class ChunkReads(Struct, frozen=True):
 
 
 class ReadPattern(Struct, frozen=True):
-    """How the tasks of a plan read a tensor.
+    """The pattern in which the tasks of a plan read a tensor.
 
     Attributes:
         units, chunks: the boxes that tasks fill and those that are stored, in the same coordinates.
         chunk_shape: of the largest chunk as it is stored.
-        band_bytes: that are decoded at once.
-        in_parts: whether a task reads only those bands of a chunk that it needs, not all of the chunk.
-        checks_behind: whether a checksum behind the chunk is requested beside its blocks, where there are several.
+        band_bytes: bytes that are decoded at once.
+        in_parts: true if a task reads only those bands of a chunk that it needs, not all of the chunk.
+        checks_behind: true if a chunk of several blocks needs one more request for the checksum behind it.
     """
 
     units: Grid
@@ -217,7 +217,7 @@ def reading_of(
 ) -> ReadPattern:
     """The facts of reading piece ``number`` of a read's first fill.
 
-    ``seekable``: whether a part of a chunk can be read alone; ``checksum``: whether one follows it.
+    ``seekable``: true if a part of a chunk can be read alone; ``checksum``: true if a checksum follows it.
     """
     piece, spec = fill.pieces[number], fill.sources[number].spec
     if fill.is_joint:
@@ -237,7 +237,7 @@ def reading_of(
 
 
 def reads(reading: ReadPattern, stored: ChunkReads, ranges: Ranges) -> Requests:
-    """What all tasks read of a tensor: each unit reads every chunk that it touches, or the bands of it that it touches.
+    """The requests of all tasks for a tensor: each unit reads every chunk that it touches, or the bands of it that it touches.
 
     Sums over units and chunks are products of sums over the pairs that overlap along each dimension.
     """
@@ -261,7 +261,7 @@ def reads(reading: ReadPattern, stored: ChunkReads, ranges: Ranges) -> Requests:
 
 @lru_cache(maxsize=4096)
 def _pairs(units: Cuts, chunks: Cuts) -> int:
-    """How many pairs of a unit and a chunk overlap along a dimension."""
+    """The number of pairs of a unit and a chunk that overlap along a dimension."""
     return sum(bisect_left(chunks, b) - bisect_right(chunks, a) + 1 for a, b in pairwise(units))
 
 
@@ -286,7 +286,7 @@ def _runs(reading: ReadPattern, pairs: Sequence[int]) -> _Runs:
 
 
 class _Runs(Struct, frozen=True):
-    """What the units want of chunks.
+    """The parts of chunks that the units want.
 
     Attributes:
         pairs, begun: pairs of a unit and a chunk, and those in which the unit begins where the chunk does.
@@ -302,9 +302,9 @@ class _Runs(Struct, frozen=True):
     band_bytes: int
 
     def read(self, ranges: Ranges) -> tuple[float, float]:
-        """Requests and bytes.
+        """Number of requests, and of bytes.
 
-        A stream that goes on where it was requests blocks ahead of its reader. Where they reach the next run, a pair is one
+        A stream that continues requests blocks ahead of its reader. If they reach the next run, a pair is one
         stretch. The first band is a request of its own, unless a chunk begins with it.
         """
         run, each = self.nbytes / self.count, self.count / self.pairs

@@ -1,7 +1,7 @@
 """Select, drop, rename and cast: turns rules over names into one rewrite per kept leaf.
 
-Every rule searches the source's name; a ``cast`` may name a dtype instead. ``select`` keeps the names that any of its
-patterns finds, then ``drop`` removes names. The first ``rename`` rule and the first ``cast`` rule that match apply. A
+Every rule searches the source's name; a ``cast`` may name a dtype instead. ``select`` keeps the names that one of its
+patterns matches, then ``drop`` removes names. The first ``rename`` rule and the first ``cast`` rule that match apply. A
 rule that matches nothing is an error, because a typing mistake here loses weights.
 """
 
@@ -33,14 +33,14 @@ _OPPOSITE = bytes([1, *[0] * 255])
 """Turns 0 into 1, and 1 into 0."""
 
 MAX_NAME = 4096
-"""Most characters of a new name."""
+"""The largest number of characters of a new name."""
 
 
 class Rewrite(Struct, frozen=True):
     """A leaf that is kept, its name in the target, and the dtype that it is cast to (None: unchanged).
 
     Attributes:
-        saturate: whether the cast clips values to the largest finite one.
+        saturate: true if the cast clips values to the largest finite one.
     """
 
     source: str
@@ -83,7 +83,7 @@ def _rewrite(name: str, target: str, cast: CastRule | None) -> Rewrite:
 
 
 def check_rules(changes: Changes) -> None:
-    """Raises PlanError for patterns and dtypes that make no sense for any checkpoint."""
+    """Raises PlanError for patterns and dtypes that are wrong for every checkpoint."""
     _check_patterns(changes)
     refuse_unstored(changes.cast)
 
@@ -108,17 +108,17 @@ def _compiled(kind: str, pattern: str, counts: Counts | None = None) -> Pattern:
 
 
 def kept_names(select: Sequence[str], drop: Sequence[str], names: Sequence[str]) -> Sequence[str]:
-    """The names that the rules keep, in order; unlike in ``rewrites`` a rule may find none of them."""
+    """The names that the rules keep, in order. Unlike in ``rewrites``, a rule may match none."""
     return _left(drop, _kept(select, Names(names), some=False), some=False).texts
 
 
 def _kept(patterns: Sequence[str], names: Names, *, some: bool = True) -> Names:
-    """The names that one of the patterns finds; all names if there is no pattern. ``some``: each pattern must find one."""
+    """The names that a pattern matches; all names if there is no pattern. ``some``: each pattern must match one."""
     return _chosen("select", patterns, names, True, some) if patterns else names
 
 
 def _left(patterns: Sequence[str], names: Names, *, some: bool = True) -> Names:
-    """The names that no pattern finds; ``some`` as for ``_kept``."""
+    """The names that no pattern matches; ``some`` as for ``_kept``."""
     return _chosen("drop", patterns, names, False, some) if patterns else names
 
 
@@ -132,7 +132,7 @@ def _chosen(kind: str, patterns: Sequence[str], names: Names, is_found: bool, so
 
 
 def _found(kind: str, pattern: Pattern, names: Names, *, some: bool = True) -> Sequence[int]:
-    """The positions of the names that the pattern finds; PlanError if it finds none of them but must find some."""
+    """The positions of the names that the pattern matches; PlanError if it matches none but ``some`` is set."""
     found = pattern.found(names)
     if some and not found:
         shown_names = ", ".join(names.texts[:5]) + (", …" if len(names) > 5 else "")
@@ -144,7 +144,7 @@ def _found(kind: str, pattern: Pattern, names: Names, *, some: bool = True) -> S
 
 
 def _renamed(rules: Sequence[tuple[str, str]], names: Names) -> dict[str, str]:
-    """The new names of the leaves that a rule finds; the first rule that finds a name counts."""
+    """The new names of the leaves that a rule matches; the first rule that matches counts."""
     targets: dict[str, str] = {}
     for text, to in rules:
         pattern = _compiled("rename", text)
@@ -167,7 +167,7 @@ def _replacement(pattern: Pattern, to: str) -> Replacement:
 
 
 def checked_name(name: str, renamed: str) -> str:
-    """The new name of a leaf; PlanError where no checkpoint can hold it."""
+    """The new name of a leaf; PlanError if no checkpoint can hold it."""
     if (
         not renamed
         or any(part in ("", ".", "..") for part in renamed.split("/"))
@@ -238,7 +238,7 @@ def _about(
 
 
 def _refuse_cast(rule: CastRule, name: str, source: str, is_key: bool) -> None:
-    """PlanError for a cast that would lose the meaning of a value, unless the rule names the tensor."""
+    """Raises PlanError for a cast that loses the meaning of a value, unless the rule names the tensor."""
     dtype, found = rule.to, f"{rule.text} {'takes' if rule.dtypes else 'matches'} {name!r}"
     if is_key:
         raise PlanError(
@@ -268,7 +268,7 @@ def _refuse_cast(rule: CastRule, name: str, source: str, is_key: bool) -> None:
 
 
 def _or_all(dtype: str) -> str:
-    """The most common remedy: a rule about a kind, which leaves out the others."""
+    """The most common remedy, for messages: a rule about one kind of dtype."""
     kind = kind_of(dtype)
     return f", or write '{kind}={dtype}' for every {kind} tensor and no other"
 

@@ -1,7 +1,7 @@
-"""Reads of one tensor: which of the demands for it share one, where that costs less and fits as well.
+"""Reads of one tensor: demands for it share a read if that costs less and fits as well.
 
-Demands that want the same box are first planned alone, and then join one another; those that want different boxes share one
-read, a few, or none.
+Demands for the same box are first planned alone, and then join one another. Demands for different boxes share one read, a
+few, or none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPEN_FILES = 768
 
 DISTANT_TASKS = 4
 DISTANT_TASK_BYTES = 64 << 20
-"""A task that reads a distant source may take so many bytes, if so many tasks then fit."""
+"""The most bytes that a task may take to read a distant source, if ``DISTANT_TASKS`` such tasks fit."""
 
 
 def open_files_per_task(workers: int) -> int:
@@ -34,7 +34,7 @@ class Room(Struct, frozen=True):
 
     Attributes:
         memory: bytes for buffers alone.
-        alone: what was chosen in it for demands that share no read, by their geometry.
+        alone: the choices for demands that share no read, by their geometry.
     """
 
     memory: int
@@ -69,7 +69,7 @@ class SharedRead(Struct, frozen=True):
 
 
 def shared_reads(demands: Sequence[Demand], room: Room) -> list[SharedRead] | None:
-    """As few reads of one tensor as memory and processor time allow; None where a demand does not fit."""
+    """As few reads of one tensor as memory and processor time allow; None if a demand does not fit."""
     by_box: dict[Hashable, list[int]] = defaultdict(list)
     for number, demand in enumerate(demands):
         by_box[demand.piece.source_box].append(number)
@@ -80,14 +80,14 @@ def shared_reads(demands: Sequence[Demand], room: Room) -> list[SharedRead] | No
             return None
         apart += found
     if len(by_box) == 1 or any(r.target.in_order for r in demands):
-        return apart  # what is written in order goes through its own files
+        return apart  # targets that are written in order pass through their own files
     return min((apart, *_grouped(demands, room)), key=_seconds_of)
 
 
 def _of_one_box(
     numbers: Sequence[int], demands: Sequence[Demand], room: Room
 ) -> list[SharedRead] | None:
-    """Reads of demands that want the same box: each joins the read where it gains most. None where one does not fit."""
+    """Reads of demands for the same box: each joins the read that gains most by it. None if one does not fit."""
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for number in numbers:
         alike[demands[number].geometry_alone if len(numbers) > 1 else None].append(number)
@@ -106,7 +106,7 @@ def _of_alike(
 ) -> list[SharedRead]:
     """Reads of demands that differ in names and places only: one for all, two, three, five, …, or one for each.
 
-    Parts of one size cost the same, so that one of each size is priced.
+    Parts of one size cost the same, so that only one of each size is priced.
     """
     best = [SharedRead((number,), alone) for number in numbers]
     choices: dict[int, Choice | None] = {1: alone}
@@ -124,7 +124,7 @@ def _of_alike(
 def _joins(
     alone: SharedRead, reads: list[SharedRead], demands: Sequence[Demand], room: Room
 ) -> bool:
-    """Joins ``alone`` to the read where it gains most, of the latest ones; False where it gains nowhere."""
+    """Joins ``alone`` to that of the latest reads that gains most by it; False if none gains."""
     best, place, gained = alone, -1, 0.0
     for number in range(max(0, len(reads) - MOST_GROUPS), len(reads)):
         read = reads[number]
@@ -143,10 +143,10 @@ def _joins(
 def _joined(
     numbers: Sequence[int], most: int, demands: Sequence[Demand], room: Room
 ) -> Choice | None:
-    """The choice for several demands in one read, of which none takes more than ``most`` bytes without the others."""
+    """The choice for several demands in one read. None of them takes more than ``most`` bytes alone."""
     if any(demands[n].target.in_order for n in numbers):
-        return None  # each goes through its own files in order
-    # If one of them already has all the memory for one task, the other may share it.
+        return None  # each passes through its own files in order
+    # If one demand already has all the memory for one task, the other may share it.
     share = room.task_share(demands)
     memory = share if most <= share else room.memory
     return cheapest([demands[n] for n in numbers], memory, room.open_chunks)
@@ -157,16 +157,16 @@ def _seconds_of(reads: Sequence[SharedRead]) -> float:
 
 
 MOST_GROUPS = 64
-"""Most groups of fills that are priced, each with a read of its own."""
+"""The largest number of groups of fills that is priced, each with its own read."""
 
 MOST_GROUPED = 512
-"""Fills of which only one group is made: pricing takes some 20 µs for each, as often as there are ways to group them."""
+"""More fills than these form a single group: pricing takes some 20 µs a fill, for each way of grouping."""
 
 
 def _grouped(demands: Sequence[Demand], room: Room) -> Iterator[list[SharedRead]]:
     """All fills in one read, in two, three, five, …
 
-    Of stacked layers some fit into the memory whole, where all of them would be written in pieces.
+    Some of many stacked layers fit into the memory whole; all together would be written in pieces.
     """
     order = sorted(range(len(demands)), key=lambda n: demands[n].piece.source_box.start)
     most = 1 if len(demands) > MOST_GROUPED else min(MOST_GROUPS, len(demands) - 1)
@@ -178,7 +178,7 @@ def _grouped(demands: Sequence[Demand], room: Room) -> Iterator[list[SharedRead]
 
 
 def _ways(numbers: Sequence[int], most: int) -> Iterator[list[Sequence[int]]]:
-    """All together, in two parts of about one size, in three, five, …, at ``most`` in so many."""
+    """All together, then in two parts of about one size, in three, five, …, up to ``most`` parts."""
     count = 1
     while count <= most:
         ends = [number * len(numbers) // count for number in range(count + 1)]
@@ -192,7 +192,7 @@ def _read_of(numbers: Sequence[int], demands: Sequence[Demand], room: Room) -> S
 
 
 def _paid_once(choice: Choice) -> Choice:
-    """The choice, in which only the first fill pays for what is read."""
+    """The choice with the cost of reading in its first fill only."""
     first, *others = choice.fills
     fills = [replace(f, price=replace(f.price, decoded_bytes=0, source_bytes=0)) for f in others]
     return replace(choice, fills=(first, *fills))
@@ -204,7 +204,7 @@ def _within(demands: Sequence[Demand], room: Room) -> Choice | None:
 
 
 def _alone(demand: Demand, room: Room) -> Choice | None:
-    """The choice for a demand that shares no read; its fill may have the names and places of another one."""
+    """The choice for a demand that shares no read; its fill may have the names and places of a demand like it."""
     key = demand.geometry_alone
     if key not in room.alone:
         room.alone[key] = _within([demand], room)

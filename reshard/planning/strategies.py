@@ -11,10 +11,10 @@ once and each target chunk finished. Four strategies fill a block; the cheapest 
   dimension that repeats the least decoding, until one target chunk is left.
 
 Demands that share a read share its units, and each decoded band goes to all of them. If some are assembled in memory,
-raw ones are still written piece by piece. They need not want the same: of a tensor with many layers in each chunk, every
-layer may become a tensor of its own, and each chunk is decoded once for all of them.
+raw ones are still written piece by piece. They may want different boxes: if each chunk has many layers of a stacked tensor,
+every layer may become a tensor of its own, and each chunk is decoded once for all of them.
 
-Where target chunks span several pieces, they are assembled from all of these, each read in its turn (``joint``).
+Target chunks that span several pieces are assembled from all of them, each read in its turn (``joint``).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def choices(demands: Sequence[Demand], memory: int, max_open_chunks: int) -> Ite
 
 
 def _raw(demands: Sequence[Demand]) -> int:
-    """How many targets are raw."""
+    """The number of raw targets."""
     return sum([demand.target.raw for demand in demands])
 
 
@@ -95,10 +95,10 @@ def _in_pieces_if_raw(demands: Sequence[Demand]) -> list[Strategy]:
 
 
 def _first_open_dims(frame: Frame) -> Sequence[int]:
-    """The dimensions from which on source chunks are decoded side by side, the last first.
+    """The first dimensions along which source chunks may be decoded side by side, the last first.
 
-    Only bands that all targets take whole, and that are boxes of the source, are put side by side; for others that is the
-    rank, so that one chunk is open.
+    Only bands that all targets take whole, and that are boxes of the source, are put side by side. In all other cases the
+    dimension is the rank, so that one chunk is open.
     """
     is_plain = frame.is_one and frame.demands[0].piece.source_view is None
     ranks = range(len(frame.box.start), 0, -1)
@@ -106,12 +106,12 @@ def _first_open_dims(frame: Frame) -> Sequence[int]:
 
 
 def _shares_chunks(demand: Demand) -> bool:
-    """Whether other pieces fill the rest of a raw target chunk, so that this one cannot assemble it."""
+    """True if other pieces fill the rest of a raw target chunk, so that this one cannot assemble it."""
     return spans_chunks(demand.target.spec, [demand.piece])
 
 
 def _is_identical(demand: Demand) -> bool:
-    """Whether every target chunk is some source chunk, encoded alike except perhaps for a checksum."""
+    """True if every target chunk is some source chunk, encoded alike except perhaps for a checksum."""
     source, target = demand.source, demand.target
     alike = target.codec in (source.codec, f"{source.codec}{CHECKSUM}")
     is_padded_alike = source.spec.chunk_shape == target.spec.chunk_shape
@@ -119,7 +119,7 @@ def _is_identical(demand: Demand) -> bool:
 
 
 def _has_equal_chunks(demand: Demand) -> bool:
-    """Whether every target chunk has the elements of some source chunk."""
+    """True if every target chunk has the elements of some source chunk."""
     piece, source, target = demand.piece, demand.source.spec, demand.target.spec
     return (
         not piece.is_computed
@@ -129,7 +129,7 @@ def _has_equal_chunks(demand: Demand) -> bool:
 
 
 def _is_chunk_by_chunk(demand: Demand) -> bool:
-    """Whether chunks differ only in their encoding, are small, and have no padding to clear."""
+    """True if chunks differ only in their encoding, are small, and have no padding to clear."""
     return (
         _has_equal_chunks(demand)
         and demand.source.spec.chunk_bytes <= BAND_BYTES
@@ -164,7 +164,7 @@ def _copy(demands: Sequence[Demand]) -> Choice:
 def _scatter(
     frame: Frame, memory: int, first_open_dim: int, max_open_chunks: int
 ) -> Iterator[Choice]:
-    """Source chunks from dimension ``first_open_dim`` on decoded side by side: all, half of them, …
+    """Choices that decode source chunks side by side from dimension ``first_open_dim`` on: all, half of them, …
 
     If ``first_open_dim`` equals the rank, one chunk is open, and the choice is a plain scatter.
     """
@@ -191,7 +191,7 @@ def _widest(source_grid: Grid, first_open_dim: int) -> Grid:
 
 
 def _least_band(source: Side, open_chunks: int, first_open_dim: int) -> int:
-    """Several open chunks advance by whole rows of the dimensions in which they are open; a single one by elements."""
+    """Bytes of the smallest band: whole rows of the dimensions in which several chunks are open; one element of a single chunk."""
     chunk = source.spec.chunk_shape or source.spec.storage.largest
     return max(
         open_chunks * math.prod(chunk[first_open_dim:]) * source.spec.itemsize, SMALLEST_BAND_BYTES
@@ -205,8 +205,8 @@ def _pace(
     least: int = SMALLEST_BAND_BYTES,
     most: int = TASK_BAND_BYTES,
 ) -> Pace:
-    """Chunks are decoded at once if that gains and fits; else in streams, in the widest bands that fit, or the
-    smallest."""
+    """The pace of a task: chunks are decoded at once if that gains and fits; else in streams, in the widest bands that fit,
+    or the smallest."""
     if gains_at_once(reading, drafts):
         at_once = _widest_bands(reading, drafts, memory, least, most, at_once=True)
         if at_once.task_bytes <= memory:
@@ -271,7 +271,7 @@ def _aligned_rows(demand: Demand, slices: Grid, assembled: Grid) -> Grid:
 
 
 def _is_halved_for_free(frame: Frame, units: Grid, halved: Grid) -> bool:
-    """Whether halves are read as one would be. What is written in order then goes on its way while the next half is read."""
+    """True if two halves cost no more reading than the whole. In ordered writing, one half is then sent while the next is read."""
     is_raw = frame.demands[0].source.raw
     return is_raw or frame.decoded_bytes(halved) == frame.decoded_bytes(units)
 

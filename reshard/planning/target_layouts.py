@@ -30,7 +30,7 @@ class SameAxes(Struct, frozen=True):
     """Every tensor is split by the same axes as its source, over another mesh.
 
     Attributes:
-        missing_axes: what happens to axes of the source that the mesh lacks.
+        missing_axes: the treatment of axes of the source that the mesh lacks.
     """
 
     mesh: DeviceMesh
@@ -41,7 +41,7 @@ Layout = LayoutFile | LayoutMap | LayoutTree | SameAxes
 
 
 class TensorSplit(Struct, frozen=True):
-    """Layout and slices of one target tensor, and how it is partitioned beyond mesh axes."""
+    """Layout and slices of one target tensor, and its partition beyond mesh axes."""
 
     layout: TensorLayout | None
     slices: Grid
@@ -60,7 +60,7 @@ def layout_of(
 
     ``mesh`` replaces the mesh of a layout file and is the mesh of a tree's PartitionSpecs; without a layout, tensors
     keep the source's axes. ``keeps_devices`` is for live arrays: the mesh keeps its devices; else it is as a checkpoint
-    records it. Raises LayoutError if either makes no sense.
+    records it. Raises LayoutError if layout or mesh is not valid.
     """
     found = mesh_of(mesh)
     found = found if found is None or keeps_devices else found.recorded
@@ -86,7 +86,7 @@ def layout_of(
 
 
 def mesh_over(layout: Layout | None) -> DeviceMesh | None:
-    """The one mesh of a layout; None for one that has none, and for a tree."""
+    """The one mesh of a layout; None for a layout without a mesh, and for a tree."""
     if isinstance(layout, LayoutMap):
         return layout.device_mesh
     return layout.mesh if isinstance(layout, LayoutFile | SameAxes) else None
@@ -121,13 +121,13 @@ def _file(layout: Any) -> LayoutFile:
 
 
 def look_up(layout: Layout | None, names: Sequence[str]) -> None:
-    """Search the patterns of a layout file in all of these names at once; ``split`` then uses the result."""
+    """Searches the patterns of a layout file in all of these names at once; ``split`` then uses the result."""
     if isinstance(layout, LayoutFile):
         layout.found.learn(names)
 
 
 def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> TensorSplit:
-    """How ``target`` is split; without a layout, or with a file that only has changes, as the source was."""
+    """The split of ``target``; that of the source without a layout, or with a file that only has changes."""
     if isinstance(layout, LayoutMap):
         return _split_by_map(target, layout)
     if isinstance(layout, SameAxes):
@@ -142,7 +142,7 @@ def split(target: TensorSpec, source: TensorSpec, layout: Layout | None) -> Tens
 
 
 def keeps_layouts(layout: Layout | None) -> bool:
-    """Whether every tensor keeps its source's layout, devices included."""
+    """True if every tensor keeps its source's layout, devices included."""
     return layout is None or (isinstance(layout, LayoutFile) and not layout.has_layout)
 
 
@@ -153,7 +153,7 @@ def _split_again(target: TensorSpec, source: TensorSpec, same: SameAxes) -> Tens
 
 
 def over_mesh(name: str, axes: tuple[Axis, ...], same: SameAxes) -> TensorLayout:
-    """The axes of a source over another mesh; LayoutError, naming the tensor, for axes that it lacks."""
+    """The axes of a source over another mesh; LayoutError, naming the tensor, for axes that the mesh lacks."""
     mesh = same.mesh
     if same.missing_axes == "replicate":
         axes = known_axes(axes, mesh.axis_names)
@@ -275,7 +275,7 @@ class Share(Struct, frozen=True):
 def shares(tensor: TensorPlan) -> Iterator[Share]:
     """Every share of every target shard, target shards in order; empty tensors have none.
 
-    Sources are those of its first piece; elements of a target shard that it does not fill belong to none of them.
+    Sources are the shards of its first piece; elements of a target shard that this piece does not fill belong to none.
     """
     piece = tensor.piece
     sources, targets = tensor.source.spec.slices, tensor.target.spec.slices
@@ -287,7 +287,7 @@ def shares(tensor: TensorPlan) -> Iterator[Share]:
 
 
 def _overlaps(grid: Grid, box: Box) -> Iterator[tuple[int, int]]:
-    """Number of each part that ``box`` touches, and how many elements they share."""
+    """Number of each part that ``box`` touches, and the count of elements that they share."""
     for index in itertools.product(*grid.overlapping(box)):
         common = grid.box(index).intersect(box) if box.rank else box
         if common is not None:

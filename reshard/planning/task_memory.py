@@ -1,6 +1,6 @@
-"""The memory of tasks: what each reads and fills, how elements pass through it, the bytes that this takes, and the share of them.
+"""The memory of tasks: what each reads and fills, the pace of elements through it, the bytes that this takes, and their share.
 
-What of ``max_memory`` is left for buffers: metadata takes a part, and so do processes, where they pay.
+Metadata takes a part of ``max_memory``, and so do processes, if they pay; the rest is for buffers.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ SMALLEST_BAND_BYTES = 64 << 10
 """Below this, calls cost more than bytes."""
 
 TASK_BAND_BYTES = 4 << 20
-"""The same for a task of a conversion. It makes more calls for each band, so its workers wait for the interpreter's
+"""The same for a task of a conversion. It makes more calls for each band, so that its workers wait for the interpreter's
 lock more often than for memory."""
 
 TURNED_BAND_BYTES = 16 << 20
-"""The same where the target's rows lie across those of the source: a band has a few elements of each, and each few are a run."""
+"""The same if the target's rows lie across those of the source: a band then has a short run of each target row."""
 
 AT_ONCE_BYTES = 32 << 20
-"""Size of all chunks together that a task decodes at once. With more, fresh memory and cache misses cost more than is
-gained (measured)."""
+"""Bytes of all chunks together that a task decodes at once. Beyond that, fresh memory and cache misses cost more than
+decoding at once gains (measured)."""
 
 TASK_OVERHEAD_BYTES = 2 << 20
 """Checksum scratch, file objects and small arrays that each task needs besides its buffers."""
 
 CAST_SCRATCH_BYTES = 2 << 20
-"""Casts run over slabs of 64 Ki elements, whose statistics need a few temporaries."""
+"""Casts run over slabs of 64 Ki elements; their statistics need a few temporaries."""
 
 RECORD_BYTES = 1 << 10
-"""What a task keeps of each chunk that it reads or writes: its place, its box, its checksum (measured)."""
+"""Bytes that a task keeps for each chunk that it reads or writes: its place, its box, its checksum (measured)."""
 
 
 class Pace(Struct, frozen=True):
-    """How elements pass through a task, and the memory that this takes.
+    """The pace of elements through a task, and the memory that this takes.
 
     Attributes:
         band_bytes: decoded bytes that pass at once.
-        at_once: whether source chunks are decoded at once instead of in a stream.
+        at_once: true if source chunks are decoded at once instead of in a stream.
         task_bytes: memory of one task.
     """
 
@@ -63,13 +63,13 @@ class Pace(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """What is decoded for one or several drafts.
+    """The chunks that are decoded for one or several drafts.
 
     Attributes:
-        grid: the source's chunks within what is read; in a view those that are boxes of it.
-        units: boxes of what is read; a task decodes every chunk that its unit touches.
-        view: of the source, where what is read is a box of one.
-        start: of what is read, in the view.
+        grid: the source's chunks within the box that is read; in a view, chunks that are boxes of it.
+        units: boxes within the box that is read; a task decodes every chunk that its unit touches.
+        view: of the source, if the box that is read is a box of a view.
+        start: of the box that is read, in the view.
     """
 
     source: Side
@@ -92,7 +92,7 @@ class Draft(Struct, frozen=True):
 
     Attributes:
         units: boxes of the piece.
-        numbers: of the demands for which it stands, which differ in names and places only.
+        numbers: of the demands that it represents; they differ in names and places only.
     """
 
     strategy: Strategy
@@ -109,7 +109,7 @@ class Draft(Struct, frozen=True):
 
     @property
     def in_pieces(self) -> bool:
-        """Whether it is written piece by piece, not chunk by chunk."""
+        """True if it is written piece by piece, not chunk by chunk."""
         return self.strategy in ("scatter", "weave")
 
 
@@ -144,7 +144,7 @@ def task_bytes(
 
 
 def _coding_bytes(drafts: Sequence[Draft], decoders: int) -> int:
-    """Decoders end before chunks are encoded and written; what a target keeps longer is there with both."""
+    """Bytes of decoders or encoders, the larger. Decoders end before chunks are encoded; what a target keeps longer adds to both."""
     encoded = [f.target for f in drafts if not f.in_pieces]
     ending = max([t.stream_bytes for t in encoded if t.ends_with_chunk], default=0)
     kept = max([t.stream_bytes for t in encoded if not t.ends_with_chunk], default=0)
@@ -152,9 +152,9 @@ def _coding_bytes(drafts: Sequence[Draft], decoders: int) -> int:
 
 
 def gains_at_once(reading: Reading, drafts: Sequence[Draft]) -> bool:
-    """Whether decoding the chunks of a unit at once is faster, if there is memory for it.
+    """True if decoding the chunks of a unit at once is faster, if there is memory for it.
 
-    It is not for a chunk that several units share: a stream stops at the end of the part that its unit needs.
+    A chunk that several units share is not faster at once: a stream stops at the end of the part that its unit needs.
     """
     source, units = reading.source, reading.units
     open_chunks = reading.chunks if _is_interleaved(drafts) else 1
@@ -164,7 +164,7 @@ def gains_at_once(reading: Reading, drafts: Sequence[Draft]) -> bool:
 
 
 def _is_interleaved(drafts: Sequence[Draft]) -> bool:
-    """Whether the source chunks that a unit touches are decoded side by side."""
+    """True if the source chunks that a unit touches are decoded side by side."""
     return "weave" in [draft.strategy for draft in drafts]
 
 
@@ -184,7 +184,7 @@ def decoded_bytes(reading: Reading) -> int:
 
 
 def touched_bytes(reading: Reading) -> int:
-    """Stored bytes of the source chunks that are touched, each counted once."""
+    """Stored bytes of the touched source chunks, each counted once."""
     return _overlapped_bytes(Grid.whole(reading.grid.shape), reading)
 
 
@@ -210,13 +210,13 @@ def _overlapped_bytes(units: Grid, reading: Reading) -> int:
 
 @lru_cache(maxsize=4096)
 def _overlaps(units: Cuts, cuts: Cuts) -> int:
-    """How many pairs of a unit and a part of ``cuts`` overlap."""
+    """The number of pairs of a unit and a part of ``cuts`` that overlap."""
     return sum(bisect_left(cuts, b) - bisect_right(cuts, a) + 1 for a, b in pairwise(units))
 
 
 @lru_cache(maxsize=4096)
 def _overlapped_elements(units: Cuts, cuts: Cuts) -> int:
-    """The sizes of the parts of these pairs, summed up."""
+    """The sum of the sizes of the parts in these pairs."""
     return sum(
         cuts[bisect_left(cuts, b)] - cuts[bisect_right(cuts, a) - 1] for a, b in pairwise(units)
     )
@@ -236,25 +236,25 @@ def _parts_per_unit(units: Cuts, cuts: Cuts) -> int:
 
 
 THREADS_PER_PROCESS = 4
-"""Threads that one interpreter keeps busy. Of a task's processor time 9 to 27 % hold the interpreter's lock (measured,
+"""Threads that one interpreter keeps busy. A task holds the interpreter's lock for 9 to 27 % of its processor time (measured,
 see docs/explanation/performance.md), so that threads stop helping at 4 to 11."""
 
 PAYING_BYTES = 4 << 30
-"""Decoded bytes from which on processes are started. Starting some takes a quarter of a second (measured), in which
-five cores move about half a GiB."""
+"""Decoded bytes from which on processes are started. Starting them takes a quarter of a second (measured); five cores move
+about half a GiB in that time."""
 
 PROCESS_BYTES = 64 << 20
 """Memory of a process besides buffers: the interpreter and libraries (37 to 50 MiB measured)."""
 
 MEMORY_PARTS = 4
-"""Processes take at most one of so many parts of ``max_memory``; the rest is for buffers."""
+"""Processes take at most one part in four of ``max_memory``; the rest is for buffers."""
 
 
 def plan_with_processes(make_plan: Callable[[int], MultiPlan], max_memory: int) -> MultiPlan:
     """The plan that ``make_plan`` gives for the best number of processes; for 0, threads of this process do it all.
 
-    Processes do not lend each other buffers, so that each task must fit into its worker's share of the memory. If one
-    does not, or if something is read more often because that memory is smaller, threads do it all.
+    Processes share no buffers, so that each task must fit into its worker's share of the memory. If one does not fit, or if
+    the smaller memory makes tasks read more, threads do it all.
     """
     in_threads = make_plan(0)
     count = _process_count(in_threads, max_memory)
@@ -283,8 +283,8 @@ def _fits_shares(plan: MultiPlan) -> bool:
 
 
 INCLUDED_BYTES = 16 << 20
-"""Metadata that is not counted: interpreter and libraries take some 70 to 95 MiB of the 128 that a
-process has beside ``max_memory`` (measured)."""
+"""Metadata that is not counted: interpreter and libraries take some 70 to 95 of the 128 MiB that a
+process may have beside ``max_memory`` (measured)."""
 
 LEAST_BUFFERS = 12 << 20
 """Memory that tensors of common shapes need, for a refusal before any tensor is known."""
@@ -296,9 +296,9 @@ def counted_bytes(metadata_bytes: int) -> int:
 
 
 def bytes_beside(metadata_bytes: int, max_memory: int, what: str, buffers: int) -> int:
-    """The bytes of ``max_memory`` that are left for buffers.
+    """The bytes of ``max_memory`` left for buffers.
 
-    Raises MemoryBudgetError if fewer than ``buffers`` are left, the least that buffers need; ``what`` names the metadata,
+    Raises MemoryBudgetError if fewer than ``buffers`` are left, the smallest size of buffers; ``what`` names the metadata,
     such as ``"100,000 leaves in 'ckpt'"``.
     """
     left = max_memory - counted_bytes(metadata_bytes)

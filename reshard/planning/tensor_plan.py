@@ -1,7 +1,7 @@
-"""TensorPlan: one target tensor, the pieces that tile it, by which strategy they move and at what cost.
+"""TensorPlan: one target tensor, the pieces that tile it, the strategy that moves them and its cost.
 
 Frozen data, no I/O. Most tensors have one fill of one piece: all of one tensor becomes all of another. No record of a plan can be
-in a cycle, so that Python's garbage collector need not look at them (``gc=False``): there may be 100,000 tensors.
+in a cycle, so that Python's garbage collector skips them (``gc=False``): there may be 100,000 tensors.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from reshard.record import counted, several
 
 
 class Side(Struct, frozen=True, gc=False):
-    """How the source or the target of a piece stores its tensor.
+    """The storage of a tensor, as the source or the target of a piece.
 
     Attributes:
         codec: two sides with equal codec, dtype, chunk shape and cuts have identical bytes.
         raw: elements are at fixed offsets, so that a source can be read and a target written in pieces.
         stream_bytes: memory of one decoder (source) or of encoding one chunk (target).
         encoded_bytes: memory for the encoded bytes of a chunk that is decoded at once; 0 if that gains nothing.
-        copies: how often each chunk of a target is written.
-        in_order: the slices of a target within which chunks must be written one after the other, row-major; None where
+        copies: number of times that each chunk of a target is written.
+        in_order: the slices of a target within which chunks must be written one after the other, row-major; None if
             they can be written in any order.
-        ends_with_chunk: whether a target lets go of ``stream_bytes`` once the chunk is written.
-        is_distant: whether a source answers each request after a while, as a bucket does.
+        ends_with_chunk: true if the encoder's memory, ``stream_bytes``, is freed after each chunk of a target.
+        is_distant: true if requests to a source have a long latency, as in a bucket.
     """
 
     spec: TensorSpec
@@ -53,11 +53,11 @@ class Price(Struct, frozen=True, gc=False):
     Attributes:
         tasks: independent units of work.
         decoded_bytes: bytes decoded from source chunks, padding and repetition included.
-        source_bytes: stored bytes of the source chunks that are touched; ``decoded / source`` is the amplification.
+        source_bytes: stored bytes of the touched source chunks; ``decoded / source`` is the amplification.
         written_bytes: bytes written, padding and checksums included.
         writes: contiguous writes.
         task_bytes: memory of one task.
-        seconds: estimated processor time, for comparing strategies only; ``planning.times`` adds what it leaves out.
+        seconds: estimated processor time, for comparing strategies only; ``planning.times`` adds the rest.
     """
 
     tasks: int
@@ -74,15 +74,15 @@ class Price(Struct, frozen=True, gc=False):
 
 
 class Fill(Struct, frozen=True, gc=False):
-    """Pieces of a target tensor that the same units write, and how.
+    """Pieces of a target tensor that the same units write, and the strategy that moves them.
 
     Attributes:
-        pieces: one, or several that chunks of the target have in common.
-        sources: how the source of each is stored.
-        units: boxes of the piece; where there are several pieces, boxes of the target, counted from the start of ``box``.
+        pieces: one, or several that share chunks of the target.
+        sources: the storage of each piece's source.
+        units: boxes of the piece; for several pieces, boxes of the target, counted from the start of ``box``.
             One task fills each.
         band_bytes: decoded bytes that each task moves at once.
-        at_once: whether each task decodes source chunks at once instead of in a stream.
+        at_once: true if each task decodes source chunks at once instead of in a stream.
     """
 
     pieces: tuple[Piece, ...]
@@ -104,12 +104,12 @@ class Fill(Struct, frozen=True, gc=False):
 
     @property
     def source(self) -> Side:
-        """How the source of its piece is stored, or of the first of them."""
+        """The storage of the source of its piece, or of the first of them."""
         return self.sources[0]
 
     @property
     def is_joint(self) -> bool:
-        """Whether its units are boxes of the target, since several pieces are assembled in them."""
+        """True if its units are boxes of the target, since several pieces are assembled in them."""
         return len(self.pieces) > 1
 
     @property
@@ -127,7 +127,7 @@ class Fill(Struct, frozen=True, gc=False):
 
 
 def around(boxes: Sequence[Box]) -> Box:
-    """The smallest box that holds all of ``boxes``, of which there is at least one."""
+    """The smallest box around all of ``boxes``; there is at least one."""
     starts, stops = [box.start for box in boxes], [box.stop for box in boxes]
     return Box(
         tuple(map(min, zip(*starts, strict=True))), tuple(map(max, zip(*stops, strict=True)))
@@ -135,9 +135,9 @@ def around(boxes: Sequence[Box]) -> Box:
 
 
 class TensorPlan(Struct, frozen=True, gc=False):
-    """One target tensor and how it is filled.
+    """One target tensor and the fills that fill it.
 
-    Its units are those of its fills, one fill after the other.
+    Its units are the units of its fills, one fill after the other.
     """
 
     fills: tuple[Fill, ...]
@@ -152,7 +152,7 @@ class TensorPlan(Struct, frozen=True, gc=False):
 
     @property
     def target(self) -> Side:
-        """How the target stores it."""
+        """The storage of the target."""
         return self.fills[0].target
 
     @property
@@ -167,12 +167,12 @@ class TensorPlan(Struct, frozen=True, gc=False):
 
     @property
     def source(self) -> Side:
-        """How the source of its piece is stored, or of the first of them."""
+        """The storage of the source of its piece, or of the first of them."""
         return self.fills[0].source
 
     @property
     def strategy(self) -> Strategy:
-        """How it is filled, or its first piece."""
+        """The strategy of its fill, or of its first piece."""
         return self.fills[0].strategy
 
     @property
@@ -215,7 +215,7 @@ class TensorPlan(Struct, frozen=True, gc=False):
         )
 
     def fill_at(self, unit: int) -> tuple[Fill, int]:
-        """The fill that has a unit, and the unit's number among the fill's own. IndexError where there is none."""
+        """The fill that has a unit, and the unit's number within that fill. Raises IndexError for no such unit."""
         for fill in self.fills:
             if unit < fill.units.count:
                 return fill, unit
@@ -224,14 +224,14 @@ class TensorPlan(Struct, frozen=True, gc=False):
 
 
 class Plan(Struct, frozen=True):
-    """Every target tensor, and what all of it costs.
+    """Every target tensor, and the limits of the run.
 
     Attributes:
         max_memory: bytes that all buffers of the run together may take.
         allowed_bytes: bytes that were allowed for buffers, metadata and processes together; 0 if no limit was given.
-        workers: tasks that run at the same time, if memory allows.
+        workers: number of tasks that run at the same time, if memory allows.
         metadata_bytes: memory that the checkpoint's index and the plan itself take.
-        processes: that share the workers; 0 for threads of one process.
+        processes: number of processes that share the workers; 0 for threads of one process.
     """
 
     tensors: tuple[TensorPlan, ...]
@@ -280,7 +280,7 @@ class Plan(Struct, frozen=True):
 
 
 def peak_of(prices: Iterable[Price], workers: int) -> int:
-    """The most that ``workers`` tasks at once can take."""
+    """The most bytes that ``workers`` tasks take at once."""
     biggest: list[int] = []
     for price in prices:
         for _ in range(min(price.tasks, workers)):

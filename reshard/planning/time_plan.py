@@ -1,4 +1,4 @@
-"""TimePlan: how long a conversion takes on many hosts, and what it waits for; Hosts: what it runs on."""
+"""TimePlan: the time of a conversion on many hosts, and its bottleneck; Hosts: the hosts that run it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ MOST_NIC_BYTES_PER_S = 1e18
 
 
 class TimePlan(Record, frozen=True):
-    """How long a conversion takes: processors, network and store work at the same time, and the slowest decides.
+    """The time of a conversion: processors, network and store work at the same time, and the slowest decides.
 
     Attributes:
-        hosts: that share the tasks.
+        hosts: number of hosts that share the tasks.
         cores: processors of each host that run tasks.
-        nic_bytes_per_s: what the network interface of each host carries in each direction; None if it is not known.
+        nic_bytes_per_s: bandwidth of each host's network interface, in each direction; None if unknown.
         cores_s: seconds of the tasks over all processors, but at least those of the longest task.
         network_s: seconds in which the busier direction of each host's network carries its share of the bytes; None without
             ``nic_bytes_per_s``.
         store_s: seconds in which buckets answer the requests, by their latency and by the limits that clouds publish; None
-            where there is no bucket, since no limits of file systems are known.
+            without a bucket, since no limits of file systems are known.
     """
 
     hosts: int
@@ -41,7 +41,7 @@ class TimePlan(Record, frozen=True):
     store_s: float | None = None
 
     def after(self, core_s: float) -> TimePlan:
-        """The same with so many seconds of a processor that one host spends after the tasks, on all of its cores."""
+        """The same plan, plus so many processor seconds that one host spends after the tasks, on all of its cores."""
         return replace(self, cores_s=self.cores_s + core_s / self.cores) if core_s else self
 
     def _document(self) -> PlannedTime:
@@ -49,18 +49,18 @@ class TimePlan(Record, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """The largest of the three; without the start of the program, and without syncing to disk."""
+        """The largest of the three; it leaves out the start of the program and syncing to disk."""
         return max(self.by_part.values())
 
     @property
     def bottleneck(self) -> Bottleneck:
-        """What takes longest; of equal ones the first of cores, network and store."""
+        """The part that takes longest; of equal ones the first of cores, network and store."""
         known = self.by_part
         return max(known, key=lambda part: known[part])
 
     @property
     def by_part(self) -> dict[Bottleneck, float]:
-        """The seconds of each of the three that is known."""
+        """The known seconds of the three parts."""
         found: dict[Bottleneck, float | None] = {
             "cores": self.cores_s, "network": self.network_s, "store": self.store_s,
         }  # fmt: skip
@@ -68,12 +68,12 @@ class TimePlan(Record, frozen=True):
 
 
 class Hosts(Struct, frozen=True):
-    """What a conversion runs on. ``checked`` makes one from what a user gave.
+    """The hosts of a conversion. ``checked`` makes it from a user's numbers.
 
     Attributes:
-        count: hosts that share the tasks.
+        count: number of hosts that share the tasks.
         cores: processors of each; a host has at most one busy processor for each of the plan's workers.
-        nic_bytes_per_s: of each host, in each direction; None if it is not known.
+        nic_bytes_per_s: bandwidth of each host, in each direction; None if unknown.
     """
 
     count: int = 1
@@ -82,7 +82,7 @@ class Hosts(Struct, frozen=True):
 
     @classmethod
     def checked(cls, hosts: Any, cores: Any, nic_bytes_per_s: Any) -> Hosts:
-        """PlanError for numbers that are not possible."""
+        """Hosts of these numbers; PlanError for impossible ones."""
         check_positive("hosts", hosts, "hosts that share the work, such as 16")
         check_positive("cores", cores, "processors of each host, such as 8")
         if max(hosts, cores) > MOST_HOSTS:

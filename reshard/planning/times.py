@@ -1,7 +1,7 @@
 """Formulas for the time of a conversion: seconds of processors, of the network and of the stores.
 
 ``Price.seconds`` ranks strategies and leaves out what all of them do: reading and writing files or requests, and casts.
-The constants here add it. docs/how-to/size-a-conversion.md says how good the sum is.
+The constants here add it. docs/how-to/size-a-conversion.md gives the error of the sum.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def plan_time(
     requests: RequestPlan | None = None,
     latency_s: float = RequestPlan.LATENCY_S,
 ) -> TimePlan:
-    """Estimates the time of a conversion whose tasks are spread evenly over hosts.
+    """Estimates the time of a conversion with tasks spread evenly over hosts.
 
-    On several hosts all bytes cross the network, since files are then on a shared file system; on one host those of buckets
-    do. Bytes of files count uncompressed.
+    On several hosts all bytes cross the network, since files are then on a shared file system. On one host only bytes of
+    buckets do. Bytes of files count uncompressed.
 
     Args:
-        source, targets: what requests to their stores do; those of a disk have no rates.
-        requests: to buckets; None where nothing is in one, or where they are not known.
+        source, targets: the traits of requests to their stores; those of a disk have no rates.
+        requests: to buckets; None without a bucket, or if they are unknown.
         latency_s: of one request.
     """
     from_bucket = plan.decoded_bytes if source.rates else 0
@@ -91,20 +91,20 @@ def _store_seconds(
 
 
 def _rates(places: Iterable[RequestTraits]) -> list[RequestRates]:
-    """Of the places that are asked by requests."""
+    """The rates of the places that take requests."""
     return [place.rates for place in places if place.rates is not None]
 
 
 def _seconds_per_byte(place: RequestTraits, carried: float, moved: int) -> float:
-    """What a byte costs a processor, besides codecs. Of what is moved from or to buckets, only what is carried by requests passes
-    through this program; the rest is compressed, or is copied by the store."""
+    """Processor seconds of a byte, besides codecs. Of the bytes moved from or to buckets, only those that requests carry pass
+    through this program; compression removes the rest, or the store copies it."""
     if place.rates is None:
         return SECONDS_PER_FILE_BYTE
     return min(1.0, carried / moved) * SECONDS_PER_BUCKET_BYTE if moved else 0.0
 
 
 class ProcessorTime(Struct, frozen=True):
-    """What the tasks of a run take on one processor.
+    """The time of the tasks of a run on one processor.
 
     Attributes:
         total_s: seconds of all tasks together.
@@ -118,7 +118,7 @@ class ProcessorTime(Struct, frozen=True):
 def processor_time(
     plan: MultiPlan, read_s_per_byte: float, write_s_per_byte: Sequence[float]
 ) -> ProcessorTime:
-    """The time of all reads of a plan, each with the targets that it fills.
+    """The processor time of all reads of a plan, each with the targets that it fills.
 
     Args:
         read_s_per_byte: seconds to get a byte of the source, without decoding.
@@ -143,7 +143,7 @@ def _cast_seconds(fill: Fill) -> float:
 
 
 def _largest_share(units: Grid) -> float:
-    """The share of what is read that the largest unit has."""
+    """The share of the largest unit in the read."""
     elements = math.prod(units.shape)
     return math.prod(units.largest) / elements if elements else 1.0
 
@@ -151,10 +151,10 @@ def _largest_share(units: Grid) -> float:
 def limited_seconds(
     requests: Requests, sources: Sequence[RequestRates], targets: Sequence[RequestRates]
 ) -> float:
-    """The least time in which stores answer so many requests. Reads and writes overlap.
+    """The shortest time in which stores answer so many requests. Reads and writes overlap.
 
     Args:
-        sources, targets: what the stores answer; of several the one with the lowest limit counts.
+        sources, targets: request rates of the stores; the lowest limit counts.
     """
     reads = requests.list + requests.head + requests.get
     writes = requests.put + requests.part + requests.copy + requests.delete

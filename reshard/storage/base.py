@@ -1,7 +1,7 @@
-"""The protocol of a store, a place with files, and the records that it exchanges.
+"""The protocol of a store, a place with files, and the records that its calls exchange.
 
-A store is the local file system or a bucket. Checkpoints are read and written through ``Location``, a path in a store, so that no
-format knows where its files are. Paths are texts with slashes; every failure is a StorageError that names the file.
+A store is the local file system or a bucket. Checkpoints are read and written through ``Location``, a path in a store, so that
+formats are independent of stores. Paths are texts with slashes; every failure is a StorageError that names the file.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from msgspec import Struct
 from reshard.storage.requests import RequestTraits
 
 FileKind = Literal["file", "folder", "other"]
-"""``other`` is what has no bytes to read, such as a named pipe."""
+"""``other`` is anything without bytes to read, such as a named pipe."""
 
 
 class FileStatus(Struct, frozen=True):
-    """What is at a path.
+    """The status of a path.
 
     Attributes:
         nbytes: of a file.
-        version: which content the file has, by the store's own name for it (ETag, generation), so that a later read
-            can ask for that very content; "" where the store has no such names.
+        version: the store's own name for the file's content (ETag, generation), with which a later read can ask for
+            exactly that content; "" if the store has no such names.
     """
 
     kind: FileKind
@@ -32,19 +32,19 @@ class FileStatus(Struct, frozen=True):
 
 
 class Traits(Struct, frozen=True):
-    """What is known of a place with files without asking it; the defaults are those of a local disk.
+    """The properties of a place with files, known without a request; the defaults are those of a local disk.
 
     Attributes:
-        prefix: what precedes a slash and a path in its text, such as ``s3://bucket``; "" where the path is the text.
-        range_bytes: how many bytes one request should ask for, since each takes long to begin; 0 where short reads are cheap.
-        memory_bytes: what the store keeps in memory of its files: the listing of a view of a bucket.
-        renames: whether a folder gets its name at once, when it is complete; else a file in it says that it is.
-        in_place: whether a part of a file can be written, and written again; else a file is written whole, once, and in order.
-        has_folders: whether folders are made before files are written in them.
-        has_versions: whether each file has a version, which tells its content from any other.
-        has_free_bytes: whether room is limited, and the store tells how much is left.
-        by_hosts: whether processes on other hosts may write there too.
-        requests: what its requests do, and how many it answers.
+        prefix: the text before a slash and a path, such as ``s3://bucket``; "" if the path is the whole text.
+        range_bytes: the best size of one request, since each has a long latency; 0 if short reads are cheap.
+        memory_bytes: memory that the store keeps for its files: the listing of a view of a bucket.
+        renames: true if a rename gives a complete folder its name; else a marker file in it shows that it is complete.
+        in_place: true if a part of a file can be written, and written again; else a file is written whole, once, and in order.
+        has_folders: true if folders are made before files are written in them.
+        has_versions: true if each file has a version that identifies its content.
+        has_free_bytes: true if room is limited, and the store reports the rest.
+        by_hosts: true if processes on other hosts may write there too.
+        requests: the traits and rates of its requests.
     """
 
     prefix: str = ""
@@ -59,17 +59,17 @@ class Traits(Struct, frozen=True):
     requests: RequestTraits = RequestTraits()
 
     def text(self, path: str) -> str:
-        """A path as users name it; ``locate`` gives the same location for it in any process."""
+        """The users' text for a path; ``locate`` gives the same location for it in any process."""
         return f"{self.prefix}/{path}" if self.prefix and path else self.prefix or path
 
     @property
     def by_requests(self) -> bool:
-        """Whether each call is a request to a service, which takes long and is counted."""
+        """True if each call is a request to a service: it has a long latency and is counted."""
         return self.range_bytes > 0
 
     @property
     def by_one_task(self) -> bool:
-        """Whether each file must be written by one task, or by the tasks of one batch in order."""
+        """True if one task must write each file, or the tasks of one batch in order."""
         return self.by_hosts or not self.in_place
 
 
@@ -80,8 +80,8 @@ class Entry(Struct, frozen=True):
     """A name in a folder.
 
     Attributes:
-        is_folder: whether it is a folder or a link to one.
-        is_link: whether it is a symbolic link, which only local folders have.
+        is_folder: true if it is a folder or a link to one.
+        is_link: true if it is a symbolic link; only local folders have links.
     """
 
     name: str
@@ -93,7 +93,7 @@ class OpenFile(Protocol):
     """A file that is open for reading. It is used by one thread at a time."""
 
     def fill(self, offset: int, out: memoryview) -> int:
-        """Fills ``out`` with the bytes from ``offset``; how many there were, fewer only at the file's end."""
+        """Fills ``out`` with the bytes from ``offset``; returns their number, smaller only at the file's end."""
         ...
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -101,7 +101,7 @@ class OpenFile(Protocol):
         ...
 
     def close(self) -> None:
-        """May be called twice."""
+        """Closes the file; may be called twice."""
         ...
 
 
@@ -113,35 +113,35 @@ class Pieces(Struct, frozen=True):
 
 
 WriteMode = Literal["whole", "new", "replace"]
-"""How a file is written.
+"""The ways of writing a file.
 
-- ``whole``: nothing is synced. Where files can be written in place, one that is there is replaced; else TargetExistsError is
+- ``whole``: nothing is synced. An existing file is replaced if the store writes in place; else TargetExistsError is
   raised for it, unless it has the same bytes.
-- ``new``: durably, in one step, and only where nothing is, else TargetExistsError. Missing folders are made.
-- ``replace``: durably, in one step, in place of what is there.
+- ``new``: durably, in one step, and only if nothing is there, else TargetExistsError. Missing folders are made.
+- ``replace``: durably, in one step, in place of an existing file.
 """
 
 
 class Store(Protocol):
-    """Where files are. Safe from any thread, and in another process after pickling.
+    """A place with files. Safe from any thread, and in another process after pickling.
 
-    ``what`` names what a file is for, and begins the message of an error.
+    ``what`` names the purpose of a file, and begins the message of an error.
     """
 
     @property
     def traits(self) -> Traits:
-        """What it can do."""
+        """The traits of this place."""
         ...
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
-        """What is at the path, links followed; None for nothing.
+        """The status of a path, links followed; None if nothing is there.
 
-        Raises StorageError where the store refuses to tell, which does not prove that nothing is there.
+        Raises StorageError if the store refuses access, which does not prove that nothing is there.
         """
         ...
 
     def entries(self, folder: str) -> Sequence[Entry]:
-        """Every name in a folder, sorted. Raises StorageError where it cannot be listed."""
+        """Every name in a folder, sorted. Raises StorageError if it cannot be listed."""
         ...
 
     def files(self, folder: str) -> Iterator[str]:
@@ -151,21 +151,21 @@ class Store(Protocol):
     def open(self, path: str, version: str = "", what: str = "") -> OpenFile:
         """Opens a plain file for reading, in that version if one is given.
 
-        Raises StorageError where it cannot be opened, FormatError where it is not a plain file.
+        Raises StorageError if it cannot be opened, FormatError if it is not a plain file.
         """
         ...
 
     def view(self, folder: str) -> Store:
-        """This store as a checkpoint in ``folder`` is read: it must not lead elsewhere, nor change meanwhile.
+        """This store, for reading a checkpoint in ``folder``: it must not lead elsewhere, nor change meanwhile.
 
-        Locally, symbolic links that lead out of the folder are refused, but for those of a snapshot in the cache of
+        Locally, symbolic links that lead out of the folder are refused, except links from a snapshot in the cache of
         huggingface_hub to its blobs. A bucket is listed once: later lookups are answered from the listing, and reads
-        ask for the versions that it named. ``folder`` may also be a single file.
+        ask for the listed versions. ``folder`` may also be a single file.
         """
         ...
 
     def write(self, path: str, data: bytes | memoryview | Pieces, how: WriteMode = "whole") -> str:
-        """Writes a whole file; its version, "" where files have none.
+        """Writes a whole file; returns its version, "" if files have none.
 
         A store that does not write in place keeps some of the pieces in memory (``target.memory_of_put``).
         """

@@ -14,24 +14,24 @@ from pathlib import Path
 from reshard.storage.local.files import storage_errors, write_all
 
 MAX_LINE_BYTES = 64 << 20
-"""A longer line is damage: one of a task that fills a million chunks is shorter."""
+"""A longer line is damage: the line of a task that fills a million chunks is shorter."""
 
 _CRC_BYTES = 9
 
 _READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""O_NONBLOCK: opening a pipe does not wait for its writer."""
+"""With O_NONBLOCK, opening a pipe does not wait for its writer."""
 
 
 def checked_line(text: str) -> bytes:
-    """One line of the file; ``text`` holds no line break."""
+    """One line of the file; ``text`` has no line break."""
     data = text.encode()
     return b"%08x %s\n" % (zlib.crc32(data), data)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Every line before the first damaged one; none where there is no file.
+    """Every line before the first damaged one; none if there is no file.
 
-    Raises StorageError where the file cannot be read.
+    Raises StorageError if the file cannot be read.
     """
     with storage_errors("read", path):
         try:
@@ -69,7 +69,7 @@ class LineFile:
         self._end = 0
 
     def append(self, text: str) -> None:
-        """Adds a line; StorageError where the file system refuses."""
+        """Adds a line; StorageError if the file system refuses."""
         data = checked_line(text)
         write_all(self._fd, memoryview(data), self._end, self._path)
         self._end += len(data)

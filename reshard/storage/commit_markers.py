@@ -1,7 +1,7 @@
-"""The files that say whether a checkpoint in a bucket is complete; a bucket has no rename that could say it.
+"""The files that mark a checkpoint in a bucket as complete or unfinished; a bucket has no rename that could show it.
 
-The number of the run that put such a mark is kept with the object and not in it: contents are the same in every run. It is the
-fence of the run's lease, so that later runs to a target have greater numbers.
+The number of the run that put such a mark is an attribute of the object and not in its content, which is the same in every run.
+It is the fence of the run's lease, so that later runs to a target have greater numbers.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from reshard.storage.base import StoreWrapper
 from reshard.storage.location import Location
 
 COMMIT_MARKER = "commit_success.txt"
-"""Put last, by stock Orbax and by reshard: what lacks it is not finished."""
+"""Put last, by stock Orbax and by reshard: a checkpoint without it is not finished."""
 
 COMMITTED = b"Checkpoint commit was successful"
-"""Stock readers ask only whether the file is there; Orbax adds a path, which a rename would make untrue."""
+"""The marker's content. Stock readers only look for the file; Orbax adds a path, which a rename would make wrong."""
 
 UNFINISHED_MARK = "reshard_unfinished.txt"
 """Put first and removed last by reshard, for formats whose own readers know no marker."""
 
 _NUMBER = "reshardrun"
-"""Azure takes letters and digits only."""
+"""The name of the attribute; Azure takes letters and digits only."""
 
 
 def is_left_unfinished(target: Location) -> bool:
-    """Whether all that is below a target is what an unfinished run of reshard left; never where folders are renamed.
+    """True if all that is below a target is the leftover of an unfinished run of reshard; always False if the store renames folders.
 
-    A commit marker does not count if a run put it that had lost the target to the one whose unfinished mark is there: its
-    request came late.
+    A commit marker does not count if it is older than the unfinished mark: its run had lost the target to the run of that mark,
+    and its request came late.
     """
     unfinished, committed = target / UNFINISHED_MARK, target / COMMIT_MARKER
     if target.traits.renames or not unfinished.exists():
@@ -45,7 +45,7 @@ def numbered(run: int) -> Mapping[str, str]:
 
 
 def run_of(mark: Location) -> int:
-    """The number of the run that put a mark; 0 where it has none, or is gone."""
+    """The number of the run that put a mark; 0 if the mark has none, or is gone."""
     from reshard.storage.buckets import counts
     from reshard.storage.buckets.errors import bucket_errors
     from reshard.storage.buckets.store import BucketStore

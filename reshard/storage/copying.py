@@ -18,7 +18,7 @@ from reshard.storage.target import record_version
 PIECE_BYTES = 1 << 20
 
 CLONE_BYTES = 1 << 20
-"""Less is read and written faster than the blocks are counted."""
+"""A smaller range is read and written faster than its blocks are found and shared."""
 
 _FICLONERANGE = 0x4020940D
 """ioctl_ficlonerange(2): the descriptor of the source, an offset in it, a number of bytes, an offset in the target."""
@@ -31,7 +31,7 @@ def copy_file(
 ) -> None:
     """Copies a file in the version of its status, which is looked up if it is not given; nothing is synced.
 
-    Raises StorageError where one of the two refuses or the file is gone, FormatError where the source is not a plain file.
+    Raises StorageError if one of the two refuses or the file is gone, FormatError if the source is not a plain file.
     """
     status = status or source.status(what)
     if status is None:
@@ -49,9 +49,9 @@ def copy_file(
 
 
 def copied_by_store(source: Location, target: Location, status: FileStatus) -> str:
-    """Has the store copy a file in this version by itself; the version of the copy, or "" where nothing was copied.
+    """Has the store copy a file in this version by itself; returns the version of the copy, or "" if nothing was copied.
 
-    To be asked where ``can_copy`` says so; no file may be at the target yet.
+    To be called if ``can_copy`` is true; no file may be at the target yet.
     """
     from reshard.storage.buckets.copies import copy_within
 
@@ -59,7 +59,7 @@ def copied_by_store(source: Location, target: Location, status: FileStatus) -> s
 
 
 def can_copy(source: str, target: str, nbytes: int) -> bool:
-    """Whether one bucket has both places, and a file of ``nbytes`` is worth a copy by the store itself."""
+    """True if one bucket has both places, and a file of ``nbytes`` is worth a copy by the store itself."""
     if not (is_in_bucket(source) and is_in_bucket(target)):
         return False
     from reshard.storage.buckets.copies import is_worth_it
@@ -68,7 +68,7 @@ def can_copy(source: str, target: str, nbytes: int) -> bool:
 
 
 def is_copied_by_store(source: str, version: str, target: str, nbytes: int) -> bool:
-    """Whether ``copied_by_store`` will most likely copy a file in this version."""
+    """True if ``copied_by_store`` will most likely copy a file in this version."""
     if not can_copy(source, target, nbytes):
         return False
     from reshard.storage.buckets.copies import is_provable
@@ -77,13 +77,13 @@ def is_copied_by_store(source: str, version: str, target: str, nbytes: int) -> b
 
 
 def cloned(source: str, offset: int, nbytes: int, fd: int, path: str, at: int = 0) -> int | None:
-    """Makes ``nbytes`` of the open local file ``fd`` from ``at`` those of another file from ``offset``, by sharing its blocks.
+    """Shares the blocks of ``nbytes`` of another file, from ``offset``, with the open local file ``fd``, from ``at``.
 
-    File systems that can (XFS, Btrfs) write nothing then. Others refuse at once; there ``copy_file_range`` would copy within the
-    kernel, but the bytes must be read for their CRC32C all the same, which took as long as reading and writing them.
+    File systems that can do it (XFS, Btrfs) then write nothing. Others refuse at once; there ``copy_file_range`` would copy within
+    the kernel, but the bytes must still be read for their CRC32C, which took as long as reading and writing them.
 
-    Returns their CRC32C as it is read from the new file, whose path is ``path``: what another process wrote to the source
-    meanwhile would be in it. None where it was not done; the caller then reads and writes the bytes, and gets any error.
+    Returns the CRC32C of the bytes, read from the new file at ``path``, since another process may have written to the source
+    meanwhile. None if it was not done; the caller then reads and writes the bytes, and gets any error.
     """
     if not share_blocks(source, offset, nbytes, fd, at):
         return None
@@ -100,9 +100,9 @@ def cloned(source: str, offset: int, nbytes: int, fd: int, path: str, at: int = 
 
 
 def share_blocks(source: str, offset: int, nbytes: int, fd: int, at: int = 0) -> bool:
-    """Gives the open local file ``fd`` the blocks of another file, as ``cloned`` does; False where it was not done.
+    """Gives the open local file ``fd`` the blocks of another file, as ``cloned`` does; False if it was not done.
 
-    File systems share whole blocks only: ``offset`` and ``at`` must begin one, and the range must end one, or both files.
+    File systems share whole blocks only: a block must begin at ``offset`` and ``at``, and end with the range, or both files must.
     """
     if nbytes < CLONE_BYTES or is_in_bucket(source):
         return False

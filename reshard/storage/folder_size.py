@@ -1,4 +1,4 @@
-"""How much lies below a folder, and when something there was last written."""
+"""The size of all files below a folder, and the time of the latest write."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from reshard.storage.location import Location
 
 
 class FolderSize(Struct, frozen=True):
-    """What lies below a folder.
+    """The size and age of the files below a folder.
 
     Attributes:
         nbytes: of all files together, as they are stored.
-        written_at: when a file was last written; None where there are no files.
+        written_at: the time of the latest write; None if there are no files.
     """
 
     files: int
@@ -33,7 +33,7 @@ class FolderSize(Struct, frozen=True):
 def folder_size(place: Location) -> FolderSize:
     """Looks at every file below a folder; in a bucket in one request for each thousand. Links are not followed.
 
-    Raises StorageError where something cannot be listed.
+    Raises StorageError if something cannot be listed.
     """
     store = place.store
     return _sum(
@@ -42,7 +42,7 @@ def folder_size(place: Location) -> FolderSize:
 
 
 def files_size(files: Iterable[Location]) -> FolderSize:
-    """The same for some files, those of a prefix."""
+    """The size and age of some files, such as those of a prefix."""
     return _sum(found for file in files for found in _file(file))
 
 
@@ -73,7 +73,7 @@ def _files(folder: Path) -> Iterator[tuple[int, datetime]]:
     with storage_errors("list", folder):
         for below, _, names in os.walk(folder, onerror=_unless_gone):
             for name in names:
-                with suppress(FileNotFoundError):  # a run that saves now renames and removes
+                with suppress(FileNotFoundError):  # a concurrent save renames and removes files
                     yield _size_and_time(f"{below}/{name}")
 
 

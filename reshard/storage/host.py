@@ -1,4 +1,4 @@
-"""This host: memory, processors, free space, its processes and what is forked from them."""
+"""This host: memory, processors, free space, processes and forks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_CAP_BYTES = 1 << 30
 MAX_DEFAULT_WORKERS = 16
 
 _EVERYWHERE = ("0::/", "1:memory:/")
-"""The roots of both versions' hierarchies: in a container these are its own."""
+"""The roots of the hierarchies of both versions: in a container these are its own cgroups."""
 
 
 def default_max_memory() -> int:
@@ -25,10 +25,10 @@ def default_max_memory() -> int:
 def allowed_memory(
     hierarchy: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> int:
-    """Bytes of memory of the machine, or of the tightest cgroup limit where one is lower.
+    """Bytes of memory of the machine, or of the tightest cgroup limit if one is lower.
 
     Args:
-        hierarchy: where cgroups are mounted, version 2 or 1.
+        hierarchy: the mount point of cgroups, version 2 or 1.
         own: the file that names this process's cgroups, a line ``number:controllers:/path`` each
             (cgroups(7)).
     """
@@ -73,7 +73,7 @@ def host_name() -> str:
 
 
 def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
-    """The kernel's boot id (random(4)); "" where it has none."""
+    """The kernel's boot id (random(4)); "" if it has none."""
     try:
         return file.read_text().strip()
     except OSError:
@@ -81,12 +81,12 @@ def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
 
 
 def this_kernel() -> tuple[str, str]:
-    """The host and the boot of its kernel: what was written there is in its page cache, or on the device."""
+    """The host and the boot of its kernel: bytes written there are in its page cache, or on the device."""
     return host_name(), boot_id()
 
 
 def default_workers() -> int:
-    """Tasks at once: the number of processors, at least two, since a task also waits for files."""
+    """Number of tasks at once: the number of processors, at least two, since a task also waits for files."""
     return max(2, min(len(os.sched_getaffinity(0)), MAX_DEFAULT_WORKERS))
 
 
@@ -99,9 +99,9 @@ def free_bytes(path: Path) -> int:
 
 
 def process_mark() -> dict[str, str | int]:
-    """What tells this process from every other one, on any host.
+    """A mark that identifies this process among all, on any host.
 
-    A process id alone is used again, and containers may share a host name.
+    Process ids are reused, and containers may share a host name.
     """
     return {
         "host": host_name(),
@@ -113,7 +113,7 @@ def process_mark() -> dict[str, str | int]:
 
 
 def process_state(mark: Mapping[str, object]) -> Literal["runs", "gone", "unknown"]:
-    """Whether the process of a mark still runs; unknown where it is not of this boot of this host."""
+    """The state of the process of a mark; "unknown" unless it is of this boot of this host."""
     own = process_mark()
     if not own["boot"] or any(mark.get(k) != own[k] for k in ("host", "boot", "namespace")):
         return "unknown"
@@ -132,7 +132,7 @@ def _process_namespace() -> str:
 
 
 def _start_ticks(pid: int) -> int:
-    """When a process began, in ticks of the kernel's clock (proc(5), field 22); 0 where there is none."""
+    """The start time of a process, in ticks of the kernel's clock (proc(5), field 22); 0 if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -142,7 +142,7 @@ def _start_ticks(pid: int) -> int:
 
 
 def forked_error(action: str, used: str, follows: str) -> StorageError:
-    """The error for a call of a library in a process that was forked after the library was used, to be raised."""
+    """The error, to be raised, for a call of a library in a process that was forked after the library was used."""
     return StorageError(
         f"cannot {action}: this process was forked from one that had used {used}, and {follows}; start worker processes with "
         "'spawn' (ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn')))"
@@ -150,7 +150,7 @@ def forked_error(action: str, used: str, follows: str) -> StorageError:
 
 
 def thread_names() -> set[str]:
-    """The names of this process's threads, those of libraries too; none where the system does not tell."""
+    """The names of this process's threads, also those of libraries; none if the system does not list them."""
     names: set[str] = set()
     with suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():

@@ -1,4 +1,4 @@
-"""What an interrupted run left of a target, and its removal."""
+"""The leftovers of an interrupted run to a target, and their removal."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from reshard.storage.targets import (
 
 
 class Leftovers(Record, frozen=True):
-    """What an interrupted run left.
+    """The leftovers of an interrupted run.
 
     Attributes:
-        place: the folder beside the target, or where it was asked for, in which unfinished work is recorded.
-        files: of the target that are written; in a bucket they lie under the target's own name.
+        place: the folder that records unfinished work, beside the target or as configured.
+        files: number of written files of the target; in a bucket they lie under the target's own name.
         nbytes: of these files.
-        uploads: in parts, of files that a killed process left unfinished, which are paid for; None where the store does not
-            tell them (only S3 does), so that a lifecycle rule of the bucket must remove them.
-        is_removed: whether all of it is gone now.
+        uploads: number of unfinished uploads in parts that a killed process left; they are paid for. None if the store does not
+            list them (only S3 does), so that a lifecycle rule of the bucket must remove them.
+        is_removed: true if all of it is gone now.
     """
 
     target: str
@@ -43,9 +43,9 @@ class Leftovers(Record, frozen=True):
 
 
 def remove_leftovers(target: str, *, dry_run: bool = False, state: str | None = None) -> Leftovers:
-    """Removes what an interrupted run left of a target; with ``dry_run`` it is only counted.
+    """Removes the leftovers of an interrupted run to a target; with ``dry_run`` only counts them.
 
-    Raises MissingError where nothing is left, TargetBusyError where a run is writing the target now, and StorageError where
+    Raises MissingError if nothing is left, TargetBusyError if a run is writing the target now, and StorageError if
     something cannot be removed. A finished target is not touched.
     """
     place = locate(target)
@@ -74,19 +74,19 @@ def _is_left(target: Location, state: str | None) -> bool:
 
 
 def _sizes(target: Location) -> list[int]:
-    """The size of each file that is written of an unfinished target."""
+    """The size of each written file of an unfinished target."""
     if is_local(target):
         return _sizes_in_stages(locate(staging_for(Path(target.path)).folder))
     if is_left_unfinished(target):
         root = target.view()
     else:
-        return []  # a finished target, whose run was interrupted before it removed its records
+        return []  # a finished target; its run was interrupted before it removed its records
     found = ((root / file).status() for file in root.files()) if root.is_folder() else ()
     return [status.nbytes for status in found if status is not None]
 
 
 def _sizes_in_stages(folder: Location) -> list[int]:
-    """The sizes of the files of a local target in the making, of all parts; journals and locks are none."""
+    """The sizes of the files of an unfinished local target, of all parts, without journals and locks."""
     files = folder.files() if folder.is_folder() else ()
     found = ((folder / file).status() for file in files if "checkpoint/" in file)
     return [status.nbytes for status in found if status is not None]

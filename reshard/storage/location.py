@@ -1,4 +1,4 @@
-"""Location: a path in a store, which readers use as programs use ``pathlib.Path``."""
+"""Location: a path in a store, used like ``pathlib.Path``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from reshard.storage.local.store import LOCAL, LocalStore, bytes_left, file_stat
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _LOST_SLASH = re.compile(r"(?i)(file|gs|s3|az|https?):/(?!/)")
 _ODD = re.compile("[\\\\\ud800-\udfff]")
-"""A backslash, and what a name that is not UTF-8 decodes to."""
+"""A backslash, and the characters to which a name that is not UTF-8 decodes."""
 
 
 class Location(Struct, frozen=True):
     """A file or folder, or nothing yet, at a path in a store.
 
-    ``str`` gives the text by which users name it, and ``locate`` takes that text.
+    ``str`` gives the users' text for it, and ``locate`` takes that text.
     """
 
     store: Store
@@ -42,7 +42,7 @@ class Location(Struct, frozen=True):
 
     @property
     def traits(self) -> Traits:
-        """What its store can do."""
+        """The traits of its store."""
         return self.store.traits
 
     @property
@@ -52,24 +52,24 @@ class Location(Struct, frozen=True):
 
     @property
     def parent(self) -> Location:
-        """The folder that it is in."""
+        """Its parent folder."""
         return Location(self.store, self.path.rstrip("/").rpartition("/")[0])
 
     def status(self, what: str = "") -> FileStatus | None:
-        """What is there, links followed; None for nothing."""
+        """The status of the path, links followed; None if nothing is there."""
         return self.store.status(self.path, what)
 
     def exists(self, what: str = "") -> bool:
-        """Whether anything is there."""
+        """True if anything is there."""
         return self.status(what) is not None
 
     def is_file(self, what: str = "") -> bool:
-        """Whether a plain file is there."""
+        """True if a plain file is there."""
         found = self.status(what)
         return found is not None and found.kind == "file"
 
     def is_folder(self, what: str = "") -> bool:
-        """Whether a folder is there."""
+        """True if a folder is there."""
         found = self.status(what)
         return found is not None and found.kind == "folder"
 
@@ -78,7 +78,7 @@ class Location(Struct, frozen=True):
         return self.store.entries(self.path)
 
     def folders(self) -> list[str]:
-        """The names of the folders in it, sorted; links to folders are none."""
+        """The names of the folders in it, sorted, without links to folders."""
         return [entry.name for entry in self.entries() if entry.is_folder and not entry.is_link]
 
     def files(self) -> Iterator[str]:
@@ -90,19 +90,19 @@ class Location(Struct, frozen=True):
         return self.store.open(self.path, version, what)
 
     def write(self, data: bytes | memoryview) -> str:
-        """Writes it as a whole file; its version. See ``Store.write``."""
+        """Writes it as a whole file; returns its version. See ``Store.write``."""
         return self.store.write(self.path, data)
 
     def write_new(self, data: bytes) -> None:
-        """Writes it as a whole file, durably and in one step. TargetExistsError where something is there."""
+        """Writes it as a whole file, durably and in one step. TargetExistsError if something is there."""
         self.store.write(self.path, data, "new")
 
     def write_pieces(self, pieces: Iterable[bytes | memoryview], nbytes: int) -> str:
-        """Writes it as a file of ``nbytes`` from pieces; its version. See ``Store.write``."""
+        """Writes it as a file of ``nbytes`` from pieces; returns its version. See ``Store.write``."""
         return self.store.write(self.path, Pieces(pieces, nbytes))
 
     def replace(self, data: bytes) -> None:
-        """Writes it as a whole file, durably, in place of what is there."""
+        """Writes it as a whole file, durably, replacing an existing one."""
         self.store.write(self.path, data, "replace")
 
     def remove(self) -> None:
@@ -110,12 +110,12 @@ class Location(Struct, frozen=True):
         self.store.remove(self.path)
 
     def make_folder(self) -> None:
-        """Makes the folder and missing parents, where the store has folders."""
+        """Makes the folder and missing parents, if the store has folders."""
         if self.traits.has_folders:
             make_folder(self.path)
 
     def free_bytes(self) -> int | None:
-        """Bytes that may still be written here; None where no limit is known."""
+        """Bytes that may still be written here; None if no limit is known."""
         return bytes_left(self.path) if self.traits.has_free_bytes else None
 
     def view(self) -> Location:
@@ -123,9 +123,9 @@ class Location(Struct, frozen=True):
         return Location(self.store.view(self.path), self.path)
 
     def remembered(self) -> Location:
-        """The same location, to look through the folders below it: where requests take long, each is listed once.
+        """The same location, for looking through the folders below it: a bucket then lists each folder once.
 
-        A view of it, and the state, are listed once, too. It notices no change, so that it should not be kept.
+        A view of it, and the state, are listed once, too. It notices no change: do not keep it.
         """
         if not self.traits.by_requests:
             return self
@@ -134,9 +134,9 @@ class Location(Struct, frozen=True):
         return Location(remembered(self.store, self.path), self.path)
 
     def state(self, but: frozenset[str] = frozenset()) -> Iterator[str]:
-        """A line for each file below it, or for one file, which changes when the file does.
+        """A line for each file below it, or for the file itself; a line changes when its file does.
 
-        Files named in ``but`` are left out. What is missing has a line too. Raises StorageError where a folder cannot
+        Files named in ``but`` are left out. A missing place has a line, too. Raises StorageError if a folder cannot
         be listed.
         """
         if not self.traits.has_versions:
@@ -145,7 +145,7 @@ class Location(Struct, frozen=True):
 
 
 def _versions(view: Location, but: frozenset[str]) -> Iterator[str]:
-    """The lines of ``state`` where each file has a version."""
+    """The lines of ``state`` if each file has a version."""
     found = view.status()
     files = view.files() if found is not None and found.kind == "folder" else iter(())
     first = next(files, None)
@@ -158,7 +158,7 @@ def _versions(view: Location, but: frozenset[str]) -> Iterator[str]:
 
 
 MISSING = "\0missing"
-"""The only line of the state of a place where nothing is."""
+"""The only line of the state of a place with nothing there."""
 
 
 def _state_line(below: str, found: FileStatus | None) -> str:
@@ -182,9 +182,9 @@ def locate(path: str | os.PathLike[str]) -> Location:
 
 
 def local_path(text: str, *, writing: bool = False) -> str:
-    """The local path that a path or a ``file://`` URL names, as it is written.
+    """The local path that a path or a ``file://`` URL names, unchanged.
 
-    Raises StorageError if the text is empty or holds a NUL, for another scheme, and for a URL that lacks a slash, or with any of ``%?#|``.
+    Raises StorageError for an empty text or one with a NUL, for another scheme, and for a URL that lacks a slash or has any of ``%?#|``.
     """
     if "\0" in text or not text:
         wanted = "the folder to write" if writing else "the directory of a checkpoint"
@@ -207,15 +207,15 @@ def local_path(text: str, *, writing: bool = False) -> str:
 
 
 def real_text(place: Location) -> str:
-    """The text that is the same for every name of a place: a local path has its links resolved."""
+    """The same text for every name of a place: a local path with its links resolved."""
     return os.path.realpath(place.path) if isinstance(place.store, LocalStore) else str(place)
 
 
 def stamp(place: Location) -> tuple[int, ...] | None:
-    """Changes when another folder or file takes the place of a local one; None where nothing is there.
+    """A stamp that changes when another folder or file replaces a local one; None if nothing is there.
 
-    A new folder may reuse an inode, but not the time too. In a bucket it is always the same: reads ask for the versions
-    that were listed, so that what was changed is refused.
+    A new folder may reuse an inode, but not also the time. In a bucket the stamp is always the same: reads ask for the
+    listed versions, so that changed objects are refused.
     """
     if not isinstance(place.store, LocalStore):
         return ()
@@ -227,7 +227,7 @@ def stamp(place: Location) -> tuple[int, ...] | None:
 
 
 def source_text(text: str) -> str:
-    """The text by which records and messages name a source: a ``file://`` URL as its path, any other text as it is.
+    """The text for a source in records and messages: the path of a ``file://`` URL, any other text unchanged.
 
     Raises as ``locate``.
     """
@@ -251,7 +251,7 @@ def _unsupported(scheme: str, writing: bool) -> str:
 
 
 def _refuse_odd(path: str) -> None:
-    """TensorStore takes a backslash for a slash, and only text that is UTF-8."""
+    """Refuses paths for TensorStore: it takes a backslash for a slash, and only UTF-8."""
     whole = str(Path(path).absolute())
     if _ODD.search(whole):
         raise StorageError(
@@ -261,7 +261,7 @@ def _refuse_odd(path: str) -> None:
 
 
 def is_in_bucket(source: object) -> bool:
-    """Whether what a user gave as a source names a place in a bucket."""
+    """True if a user's source names a place in a bucket."""
     match = _SCHEME.match(source) if isinstance(source, str) else None
     return match is not None and is_bucket_scheme(match[1])
 
@@ -274,7 +274,7 @@ def open_file(text: str, version: str = "", what: str = "") -> OpenFile:
 
 
 def file_state(text: str) -> str:
-    """What changes when the file that the text of a location names does; StorageError where it cannot be looked up."""
+    """A text that changes when the file at a location's text does; StorageError if it cannot be looked up."""
     if "://" in text:
         return "\0".join(locate(text).state())
     with storage_errors("look at", text):
@@ -285,7 +285,7 @@ def file_state(text: str) -> str:
 def open_range(
     text: str, version: str, what: str, start: int, end: int, ahead_bytes: int
 ) -> OpenFile:
-    """Opens a file to read a range of it in order; where requests take long, ``ahead_bytes`` are read ahead."""
+    """Opens a file to read a range of it in order; in a bucket ``ahead_bytes`` are read ahead."""
     file = open_file(text, version, what)
     if not ahead_bytes or "://" not in text:
         return file
@@ -296,7 +296,7 @@ def open_range(
 
 
 def join(folder: str, below: str) -> str:
-    """The path of what is at ``below`` in a folder; ``below`` may be "" for the folder itself."""
+    """The path ``below`` in a folder; ``below`` may be "" for the folder itself."""
     if not below or not folder:
         return folder or below
     return f"{folder}{below}" if folder.endswith("/") else f"{folder}/{below}"

@@ -1,4 +1,4 @@
-"""Many calls to a store: several at once where requests take long, one after the other on a disk; and many short ranges in few requests."""
+"""Many calls to a store: several at once in a bucket, one after the other on a disk; and many short ranges in few requests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from reshard.storage.buckets.file import request_threads
 from reshard.storage.location import open_file
 
 REQUESTS_AT_ONCE = 32
-"""At 30 ms these make a thousand requests a second, which is what a new bucket of Google Cloud takes."""
+"""At 30 ms these make a thousand requests a second, the limit of a new bucket of Google Cloud."""
 
 _AHEAD = 4 * REQUESTS_AT_ONCE
-"""Results that wait for the caller at most."""
+"""The most results that wait for the caller."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,7 +45,7 @@ def each_at_once(store: Store, function: Callable[[T], R], items: Iterable[T]) -
 
 
 def _begun(threads: Executor, function: Callable[[T], R], item: T) -> Future[R]:
-    """The call as it was handed to a thread; made here where the interpreter exits, or the system allows no more threads."""
+    """The call, submitted to a thread; made here if the interpreter exits, or the system allows no more threads."""
     try:
         return threads.submit(function, item)
     except RuntimeError:
@@ -56,11 +56,11 @@ def _begun(threads: Executor, function: Callable[[T], R], item: T) -> Future[R]:
 
 GAP_BYTES = 32 << 10
 REQUEST_BYTES = 512 << 10
-"""Ranges with short gaps between them are read together, up to so many bytes."""
+"""Ranges with short gaps between them are read together, up to this size."""
 
 
 class ByteRange(Struct, frozen=True, order=True):
-    """A range of a file; ``path`` and ``version`` are as ``open_file`` takes them."""
+    """A range of a file; ``path`` and ``version`` as for ``open_file``."""
 
     path: str
     version: str
@@ -69,7 +69,7 @@ class ByteRange(Struct, frozen=True, order=True):
 
 
 def read_many(parts: Iterable[ByteRange]) -> dict[ByteRange, bytes]:
-    """The bytes of each range; a range that cannot be read whole is left out."""
+    """The bytes of each range, without ranges that cannot be read whole."""
     requests = _together(sorted(set(parts)))
     found: dict[ByteRange, bytes] = {}
     for read in request_threads().map(_read, requests):

@@ -1,11 +1,11 @@
-"""The parts of one conversion, each done by a process of its own: where each keeps what it did, and what they share.
+"""The parts of one conversion, each done by a process of its own: the places of their records, and the file that they share.
 
 ::
 
-    .name.reshard-partial/parts/request        what all parts must agree on; the first part writes it
+    .name.reshard-partial/parts/request        the request that all parts share; the first part writes it
     .name.reshard-partial/parts/00003-of-00016 of part 3: its lock or lease, its journal and, on a disk, its files
 
-In a bucket the folder is the one of the lease and the records; the objects are below the target's own name.
+In a bucket this folder also has the lease and the records; the objects are below the target's own name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reshard.storage.targets import is_local, state_of
 from reshard.storage.transaction import Transaction
 
 MAX_PARTS = 65_536
-"""More are a mistake: each keeps a folder, and ``commit`` reads all of them."""
+"""A larger number is a mistake: each part keeps a folder, and ``commit`` reads all of them."""
 
 _PART = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 _FOLDER = re.compile(r"([0-9]{5})-of-([0-9]{5})", re.ASCII)
@@ -62,9 +62,9 @@ def parse_part(text: object) -> Part:
 def held_part(
     target: Location, part: Part, *, unsafe: bool = False, state: str | None = None
 ) -> AbstractContextManager[Transaction]:
-    """The transaction of one part, as its last run left it; in the block no other process can have it.
+    """The transaction of one part, as its last run left it; no other process can have it in the block.
 
-    Its ``commit`` and its markers are never used. Raises TargetBusyError naming the holder where another live process does
+    Its ``commit`` and its markers are never used. Raises TargetBusyError, naming the holder, if another live process does
     this part.
     """
     if is_local(target):
@@ -75,14 +75,14 @@ def held_part(
 
 
 def part_root(target: Location, part: Part) -> str:
-    """The text of the folder below which a part has its files."""
+    """The text of the folder for the files of a part."""
     if is_local(target):
         return str(part_staging(Path(target.path), part.folder).root)
     return str(target)
 
 
 def parts_request(target: Location, state: str | None = None) -> bytes | None:
-    """What the parts of a target must agree on; None where there is no part."""
+    """The request that the parts of a target share; None if there is no part."""
     place = _request(target, state)
     if not place.exists():
         return None
@@ -91,7 +91,7 @@ def parts_request(target: Location, state: str | None = None) -> bytes | None:
 
 
 def claim_request(target: Location, data: bytes, state: str | None = None) -> bytes:
-    """Records what the parts of a target must agree on, unless that is recorded already; what is recorded then."""
+    """Records the request of the parts of a target unless one is recorded; returns the recorded one."""
     place = _request(target, state)
     with suppress(TargetExistsError):
         place.write_new(data)
@@ -100,7 +100,7 @@ def claim_request(target: Location, data: bytes, state: str | None = None) -> by
 
 
 def has_parts(target: Location, state: str | None = None) -> bool:
-    """Whether a part of a target was begun, and not committed yet."""
+    """True if a part of a target was begun, and not committed yet."""
     return _request(target, state).exists()
 
 
@@ -116,7 +116,7 @@ def parts_of(target: Location, state: str | None = None) -> list[Part]:
 
 
 def seal_part(target: Location, part: Part, transaction: Transaction, record: str) -> None:
-    """Makes what a held part has written durable, and then its last record, which says that it is done."""
+    """Makes the files of a held part durable, and then its last record, which marks it as done."""
     if not is_local(target):
         transaction.append(record)
         transaction.close()
@@ -130,14 +130,14 @@ def seal_part(target: Location, part: Part, transaction: Transaction, record: st
 
 
 def take_files(target: Location, part: Part, root: Location, files: Iterable[str]) -> None:
-    """Moves files of a part below the root of the whole target, as far as they were not moved before; in a bucket they are there."""
+    """Moves files of a part that were not moved before below the root of the whole target; in a bucket they are there already."""
     if is_local(target):
         folder = part_staging(Path(target.path), part.folder)
         accept(str(folder.folder), folder.root.name, root.path, files, {}, may_be_moved=True)
 
 
 def remove_parts(target: Location, state: str | None = None) -> None:
-    """Removes what all parts keep. TargetBusyError, naming the part, where one is at work."""
+    """Removes the folders of all parts. TargetBusyError, naming the part, if one is at work."""
     for part in parts_of(target, state):
         try:
             with held_part(target, part, unsafe=True, state=state) as transaction:

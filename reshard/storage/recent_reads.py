@@ -1,8 +1,8 @@
-"""Small reads of metadata, kept for a while where a version names their content.
+"""Small reads of metadata, kept for a while if a version identifies their content.
 
 A checkpoint is looked at several times before it is read: its leaves are counted to price them, its record is compared, a plan
-is made and then carried out. On a disk the kernel keeps what was read. In a bucket each read is a request, and what a
-version named can be kept here without ever being stale.
+is made and then carried out. On a disk the kernel caches these reads. In a bucket each read is a request; the content of a
+version never changes, so that it can be kept here.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from reshard.storage.base import FileStatus
 from reshard.storage.location import Location
 
 MOST_BYTES = 16 << 20
-"""Kept in this process at most."""
+"""The most bytes kept in this process."""
 
 _LARGEST_BYTES = 4 << 20
-"""A longer read is not kept: it would drive out all others."""
+"""A larger read is not kept: it would evict all others."""
 
 _Key = tuple[str, str, int, int]
 
@@ -50,9 +50,9 @@ _READS = _RecentReads()
 
 
 def read_part(file: Location, found: FileStatus, offset: int, nbytes: int, what: str = "") -> bytes:
-    """The bytes of a file from ``offset``, fewer only at its end; ``found`` is its status, ``what`` what it is for.
+    """The bytes of a file from ``offset``, fewer only at its end; ``found`` is its status, ``what`` its purpose.
 
-    Raises StorageError where it cannot be read, FormatError where it is not a plain file.
+    Raises StorageError if it cannot be read, FormatError if it is not a plain file.
     """
     key = (str(file), found.version, offset, nbytes)
     is_kept = bool(found.version) and nbytes <= _LARGEST_BYTES

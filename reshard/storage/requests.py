@@ -1,4 +1,4 @@
-"""Requests to buckets by kind, with the bytes that they carried: what clouds charge for; how stores differ in them."""
+"""Requests to buckets by kind, with the bytes that they carried, for which clouds charge; and the traits of stores."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from reshard.record import Record
 
 
 class Requests(Record, frozen=True):
-    """How many requests of each kind, and bytes of objects.
+    """The number of requests of each kind, and bytes of objects.
 
     Attributes:
         list: a page of a listing, of up to a thousand names.
         head: a look at one object.
         get: a range of an object.
-        put: an object that is put whole, and the begin and the end of an upload in parts.
+        put: an object put whole, and the begin and the end of an upload in parts.
         part: of an upload.
         delete: one object, or as many as the store deletes at once (``RequestTraits.deleted_at_once``).
-        copy: an object that the store itself copies.
+        copy: an object copied by the store itself.
         received_bytes: of objects that were read.
         sent_bytes: of objects that were put.
     """
@@ -47,13 +47,13 @@ class Requests(Record, frozen=True):
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """The number of each kind, in the order in which they are shown."""
+        """The number of each kind, in the order of display."""
         found = structs.asdict(self)
         return {kind: count for kind, count in found.items() if not kind.endswith("_bytes")}
 
     @property
     def total(self) -> int:
-        """All requests."""
+        """The number of all requests."""
         return sum(self.by_kind.values())
 
 
@@ -64,17 +64,17 @@ PAGE_OBJECTS = 1000
 
 
 def pages_of(objects: int) -> int:
-    """Requests that list so many objects."""
+    """Number of requests that list so many objects."""
     return max(1, -(-objects // PAGE_OBJECTS))
 
 
 class RequestRates(Struct, frozen=True):
-    """Requests that a store answers in each second.
+    """Numbers of requests that a store answers in each second.
 
     Attributes:
         reads_per_s: listings, looks at objects, and reads.
         writes_per_s: puts, parts, copies and deletions.
-        doubling_s: after so many seconds at the limit it doubles, and so on; None where it stays.
+        doubling_s: seconds at the limit after which it doubles, again and again; None for a constant limit.
     """
 
     reads_per_s: float
@@ -83,13 +83,13 @@ class RequestRates(Struct, frozen=True):
 
 
 class RequestTraits(Struct, frozen=True):
-    """What requests to a store do, and how many it answers. Plans count and price requests by it.
+    """The traits of requests to a store, and their rates. Plans use them to count and price requests.
 
     Attributes:
-        deleted_at_once: how many files one request deletes at most.
-        reads_uploads_back: whether a file that was uploaded in parts is read back, since no answer of the store proves it.
-        puts_of_copy: puts beside a copy by the store itself; two where the copy is an upload of one part.
-        rates: None where calls are no requests, as on a disk.
+        deleted_at_once: the most files that one request deletes.
+        reads_uploads_back: true if a file that was uploaded in parts is read back, since no answer of the store proves it.
+        puts_of_copy: puts beside a copy by the store itself; two if the copy is an upload of one part.
+        rates: None if calls are no requests, as on a disk.
     """
 
     deleted_at_once: int = 1000

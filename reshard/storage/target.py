@@ -1,4 +1,4 @@
-"""TargetPlace: the place below which a target's files are written, on a disk, in a bucket, or in the attempt of another host."""
+"""TargetPlace: the folder for a target's files, on a disk, in a bucket, or in the attempt of another host."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from reshard.storage.location import Location, locate
 
 
 class TargetPlace(Struct, frozen=True):
-    """A folder below which the files of a target are written. It can be pickled.
+    """A folder for the files of a target. It can be pickled.
 
     Attributes:
         root: the text of the folder, a local path or a URL.
-        is_attempt: whether it is the folder of an attempt (``storage.local.attempts``), in which tasks make all files anew.
+        is_attempt: true if it is the folder of an attempt (``storage.local.attempts``); tasks make all files in it.
     """
 
     root: str
@@ -34,17 +34,17 @@ class TargetPlace(Struct, frozen=True):
 
     @property
     def traits(self) -> Traits:
-        """What can be done there."""
+        """The traits of its store."""
         return traits_at(self.root)
 
 
 def write(
     place: TargetPlace, file: str, offset: int | None, data: Sequence[bytes | memoryview]
 ) -> str:
-    """Writes bytes that lie one behind the other: a whole file, or from an offset of one that several writers share.
+    """Writes consecutive bytes: a whole file, or from an offset of a file that several writers share.
 
-    The version of the file, "" where files have none. Where files are not written in place, ``data`` is one piece. Nothing is
-    synced. A file that is shared must be there, except in an attempt.
+    Returns the version of the file, "" if files have none. In a store that does not write in place, ``data`` is one piece.
+    Nothing is synced. A shared file must exist, except in an attempt.
     """
     path = f"{place.root}/{file}"
     if not place.traits.in_place:
@@ -66,12 +66,12 @@ def write(
 
 
 class FileRange(Struct, frozen=True):
-    """What should be stored: a file, or a range of one that chunks share.
+    """An expected file, or a range of a file that chunks share.
 
     Attributes:
-        offset: where the range begins; None for a whole file.
-        nbytes: None where the size is not known.
-        version: of the file; "" where it is not known, or files have none.
+        offset: of the range; None for a whole file.
+        nbytes: None if the size is not known.
+        version: of the file; "" if it is not known, or files have none.
     """
 
     file: str
@@ -81,10 +81,10 @@ class FileRange(Struct, frozen=True):
 
 
 def look(root: Location) -> Callable[[FileRange], bool]:
-    """A function that tells of a range whether it is stored below a folder.
+    """A function that tests if a range is stored below a folder.
 
-    On a disk it looks at the file: all bytes must be there, without a hole that nobody wrote to. Raises StorageError where the
-    system refuses. Where files have versions, the folder is listed once, here: a file appears whole, so that its version tells.
+    On a disk it looks at the file: all bytes must be there, without an unwritten hole. Raises StorageError if the system refuses.
+    If files have versions, the folder is listed once, here: a file appears whole, so that its version is enough.
     """
     if root.traits.has_versions:
         return partial(_is_listed, root.view())
@@ -109,9 +109,9 @@ def _is_listed(root: Location, wanted: FileRange) -> bool:
 
 
 def traits_at(place: object) -> Traits:
-    """What can be done below the folder, or with the file, that a text names, as a user gave it.
+    """The traits of the store of a folder or file, given by a user's text.
 
-    For what names no place it says what a disk can do: whoever opens it refuses it.
+    Invalid paths get the traits of a disk; opening them raises.
     """
     if not isinstance(place, str) or "://" not in place:
         return ON_DISK
@@ -122,9 +122,9 @@ def traits_at(place: object) -> Traits:
 
 
 def memory_of_put(traits: Traits, nbytes: int, *, in_parts: bool = False) -> int | None:
-    """What a file of ``nbytes`` takes in memory beside its bytes until it is written; None where it is written in place.
+    """Memory that a file of ``nbytes`` takes beside its bytes until it is written; None if it is written in place.
 
-    ``in_parts``: whether they come in pieces, or are themselves a piece of a larger file.
+    ``in_parts``: true if the bytes come in pieces, or are a piece of a larger file.
     """
     if traits.in_place:
         return None
@@ -134,7 +134,7 @@ def memory_of_put(traits: Traits, nbytes: int, *, in_parts: bool = False) -> int
 
 
 def upload_parts(traits: Traits, nbytes: int) -> int:
-    """In how many parts a file of ``nbytes`` is uploaded that is written from pieces; 0 where it is put whole, or written in place."""
+    """The number of parts in which a file of ``nbytes`` in pieces is uploaded; 0 if it is put whole, or written in place."""
     if traits.in_place:
         return 0
     from reshard.storage.buckets.objects import WHOLE_BYTES, part_bytes
@@ -146,7 +146,7 @@ class RecordingStore(StoreWrapper, frozen=True):
     """Passes every call on, and records the versions; implements ``base.Store``.
 
     Attributes:
-        put: the version of each file that was written, by its path.
+        put: the version of each written file, by its path.
     """
 
     put: dict[str, str]
@@ -161,20 +161,20 @@ class RecordingStore(StoreWrapper, frozen=True):
 
 
 def recording_versions(root: Location, put: dict[str, str]) -> Location:
-    """The same root, below which the version of every file that is written is recorded; one on a disk as it is: its files have none."""
+    """The same root, but every written file's version goes into ``put``; a root on a disk unchanged, since its files have no versions."""
     return root if root.traits.renames else Location(RecordingStore(root.store, put), root.path)
 
 
 def record_version(file: Location, version: str) -> None:
-    """Records a file that the store made itself, as a copy of another one."""
+    """Records a file that the store itself made as a copy of another one."""
     if isinstance(file.store, RecordingStore):
         file.store.put[file.path] = version
 
 
 def first_changed(listed: Location, put: Mapping[str, str]) -> str | None:
-    """The text of a file that is gone, or has another version than it was put in; None where all are there.
+    """The text of a file that is gone, or has another version than the one in ``put``; None if all are there.
 
-    ``listed`` is a view of their root. Stores that give no versions show only what is gone.
+    ``listed`` is a view of their root. Stores without versions show only missing files.
     """
     for path, version in put.items():
         found = listed.store.status(path)

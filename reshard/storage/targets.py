@@ -1,4 +1,4 @@
-"""Targets in any store: where they are, whether they may be written, the transaction that writes one, and the removal of a finished one."""
+"""Targets in any store: their places, the checks before a run, the transaction that writes one, and the removal of a finished one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reshard.storage.transaction import Transaction
 
 
 def target_text(target: str) -> str:
-    """The text that names a target everywhere else: a local path, or a URL of a bucket.
+    """The canonical text of a target: a local path, or a URL of a bucket.
 
     The last part of a path is a name, so that a folder can be made beside it. Raises StorageError as ``locate``.
     """
@@ -34,7 +34,7 @@ def target_text(target: str) -> str:
 
 
 def absolute_text(target: str) -> str:
-    """As ``target_text``, where a later change of the working directory changes nothing; links are kept."""
+    """The ``target_text`` independent of the working directory; links are kept."""
     text = target_text(target)
     return text if is_in_bucket(text) else os.path.abspath(text)  # noqa: PTH100  keeps links
 
@@ -49,7 +49,7 @@ def check_place(target: Location, source: Location, *, overwrite: bool, file: st
 
 
 def check_new(target: Location, *, overwrite: bool, file: str = "") -> None:
-    """Refuses a target that exists, unless it may be overwritten, or is an empty folder where a folder is made.
+    """Refuses a target that exists, unless it may be overwritten, or is an empty folder in place of a future folder.
 
     ``file`` as for ``held_target``.
     """
@@ -67,12 +67,12 @@ def check_new(target: Location, *, overwrite: bool, file: str = "") -> None:
 def held_target(
     target: Location, file: str = "", *, unsafe: bool = False, state: str | None = None
 ) -> AbstractContextManager[Transaction]:
-    """The transaction of a target, as the last run left it; in the block no other run can have it.
+    """The transaction of a target, as the last run left it; no other run can have it in the block.
 
-    ``file`` names the file below the root that becomes the target; "" where the root itself does, ``FILES_OF_PREFIX`` where
-    several do, whose names begin with the target's. ``unsafe``: also in a
-    store that keeps no conditions on writing. ``state``: the folder in a bucket in which the record of a run to a bucket is
-    kept; None for one beside the target. Raises TargetBusyError naming the holder where another live process holds it.
+    ``file`` names the file below the root that becomes the target; "" if the root itself does, ``FILES_OF_PREFIX`` if
+    several files whose names begin with the target's do. ``unsafe``: also takes a store that ignores conditions on writing.
+    ``state``: the folder in a bucket for the records of a run to a bucket; None for one beside the target. Raises
+    TargetBusyError, naming the holder, if another live process holds it.
     """
     if is_local(target):
         return held_local(Path(target.path), file)
@@ -82,9 +82,9 @@ def held_target(
 
 
 def stamp_of_finished(output: Location, records: Sequence[str]) -> str | None:
-    """What tells a finished output from any other that has its name later; None if there is none.
+    """A stamp that identifies a finished output, even if another one gets its name later; None if there is none.
 
-    ``records``: names of files in it, of which the first that is there is looked at, since no two outputs have the same. Files of
+    ``records``: names of files in it. The first that exists is looked at, since it differs between any two outputs. Files of
     a prefix have the first one beside them.
     """
     if is_local(output):
@@ -95,13 +95,13 @@ def stamp_of_finished(output: Location, records: Sequence[str]) -> str | None:
 
 
 def remove_finished(output: Location, stamp: str, records: Sequence[str], aside: str) -> bool:
-    """Removes a finished output, so that nobody reads half of it; False if it is gone or something else has its name.
+    """Removes a finished output, so that no reader sees half of it; False if it is gone or something else has its name.
 
     Args:
-        stamp, records: as ``stamp_of_finished`` gave and took them.
-        aside: a name beside it that it has on a disk while it is removed. What an interrupted removal left there is removed, too.
+        stamp, records: the result and the argument of ``stamp_of_finished``.
+        aside: its temporary name on a disk, beside it. The leftover of an interrupted removal there is removed, too.
 
-    Raises TargetBusyError where a run has the place of files of a prefix or of a bucket, StorageError where something stays.
+    Raises TargetBusyError if a run has the place of files of a prefix or of a bucket, StorageError if something stays.
     """
     if is_local(output):
         return remove_from_disk(Path(output.path), stamp, records, aside)
@@ -116,7 +116,7 @@ def root_text(target: Location, file: str = "") -> str:
 
 
 def state_of(target: Location, state: str | None = None) -> Location:
-    """The folder in which a run to a target records what is done, and says that it is at work."""
+    """The folder of a run to a target, with its records, and its lock or lease."""
     if is_local(target):
         return locate(staging_for(Path(target.path)).folder)
     from reshard.storage.buckets.target.held import state_folder
@@ -125,7 +125,7 @@ def state_of(target: Location, state: str | None = None) -> Location:
 
 
 def has_leftovers(target: Location, file: str = "", state: str | None = None) -> bool:
-    """Whether a run that is unfinished, or writing now, has left or uses a folder beside the target."""
+    """True if an unfinished or active run has left or uses a folder beside the target."""
     if is_local(target):
         return os.path.lexists(staging_for(Path(target.path), file).folder)
     from reshard.storage.buckets.target.checks import has_state
@@ -134,7 +134,7 @@ def has_leftovers(target: Location, file: str = "", state: str | None = None) ->
 
 
 def count_uploads(target: Location) -> int | None:
-    """How many uploads in parts were left below a target; None where that is not known."""
+    """The number of uploads in parts that were left below a target; None if it is not known."""
     if is_local(target):
         return 0
     from reshard.storage.buckets.target.unfinished_uploads import uploads_below
@@ -144,7 +144,7 @@ def count_uploads(target: Location) -> int | None:
 
 
 def remove_uploads(target: Location) -> int | None:
-    """Removes the uploads in parts that were left below a target, which its caller holds; how many, None where that is not known."""
+    """Removes uploads in parts left below a target that the caller holds; returns their number, None if it is not known."""
     if is_local(target):
         return 0
     from reshard.storage.buckets.target.unfinished_uploads import abort_uploads
@@ -153,19 +153,19 @@ def remove_uploads(target: Location) -> int | None:
 
 
 def make_durable(target: Location, files: Sequence[str]) -> None:
-    """Makes files durable that another process wrote below the root of a transaction; in a bucket they are."""
+    """Makes files durable that another process wrote below the root of a transaction; in a bucket they already are."""
     if is_local(target):
         sync_files(staging_for(Path(target.path)).root, files)
 
 
 def make_name_durable(target: Location) -> None:
-    """Makes sure that a target which another process published keeps its name; in a bucket it does.
+    """Makes the name of a target durable that another process published; in a bucket it already is.
 
-    Its caller holds it.
+    The caller holds the target.
     """
     if is_local(target):
         path = Path(target.path)
-        is_prefix = not os.path.lexists(path)  # of several files none has that name
+        is_prefix = not os.path.lexists(path)  # none of several files has that name
         finish_published(staging_for(path, FILES_OF_PREFIX if is_prefix else ""))
 
 
@@ -180,7 +180,7 @@ def check_lease(lease: str, run: str) -> None:
 
 
 def device_of(target: Location) -> int | None:
-    """The file system that a local target will be on; None in a bucket, which has no end."""
+    """The file system of a future local target; None in a bucket, which never fills up."""
     if not is_local(target):
         return None
     with storage_errors("look at", target.path):
@@ -188,10 +188,10 @@ def device_of(target: Location) -> int | None:
 
 
 def is_link(target: Location) -> bool:
-    """Whether a symbolic link is there."""
+    """True if a symbolic link is there."""
     return is_local(target) and Path(target.path).is_symlink()
 
 
 def is_local(place: Location) -> bool:
-    """Whether a place is on the local file system."""
+    """True if a place is on the local file system."""
     return isinstance(place.store, LocalStore)

@@ -1,4 +1,4 @@
-"""A file that is written in order while its bytes are made, by a thread of its own."""
+"""A file that a thread of its own writes in order while its bytes are made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reshard.storage.location import Location
 
 PIECE_BYTES = 8 << 20
 _LOOK_S = 1.0
-"""Between looks whether the thread still lives."""
+"""Seconds between checks that the thread still lives."""
 
 
 class _AbortedError(Exception):
@@ -23,10 +23,10 @@ class Upload:
     """One file in the making; used by one thread at a time. It appears when ``finish`` returns, or not at all.
 
     Args:
-        check: called after the last byte and before the file appears; what it raises ends the upload.
+        check: called after the last byte and before the file appears; an error that it raises ends the upload.
 
     Attributes:
-        done_bytes: that were handed over.
+        done_bytes: number of bytes that were added.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Upload:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every byte was handed over."""
+        """True if every byte was added."""
         return self.done_bytes == self._nbytes
 
     def write(self, data: bytes | memoryview) -> None:
-        """Adds bytes, which may change afterwards; waits where the store is slower. Raises what the store raises."""
+        """Adds bytes, which may change afterwards; waits for a slower store. Raises the store's errors."""
         rest = memoryview(data).cast("B")
         self.done_bytes += len(rest)
         while len(rest):
@@ -61,7 +61,7 @@ class Upload:
                 self._hand_over()
 
     def finish(self) -> str:
-        """Ends the file, of which every byte was given; its version."""
+        """Ends the file after its last byte; returns its version."""
         if self._piece:
             self._hand_over()
         self._put(None)
@@ -70,7 +70,7 @@ class Upload:
         return self._version
 
     def abort(self) -> None:
-        """Ends the file where it is; nothing of it is stored."""
+        """Ends the upload early; nothing of the file is stored."""
         self._is_aborted = True
         with self._pieces.mutex:
             self._pieces.queue.clear()
@@ -119,6 +119,6 @@ class Upload:
 
 
 def _raised_by(check: Callable[[], None]) -> BaseException | None:
-    """What a call raises, in a thread of its own: within the client of a bucket no other request can be made."""
+    """The error of a call in a thread of its own: no other request is possible within the client of a bucket."""
     with ThreadPoolExecutor(1, "reshard.check") as threads:
         return threads.submit(check).exception()

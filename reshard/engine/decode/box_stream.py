@@ -1,4 +1,4 @@
-"""BoxStream: boxes of a stored tensor in row-major order; each chunk is decoded as rarely as the plan allows."""
+"""BoxStream: boxes of a stored tensor in row-major order; each chunk is decoded as few times as the plan allows."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 class BoxStream(ExitStack):
     """Fills arrays with the elements of ``streaming.box``, one band after another.
 
-    A chunk of which all was taken is checked when it is closed: its codec's own checks and its CRC32C.
+    A chunk that was taken whole is checked when it is closed: its codec's own checks and its CRC32C.
 
     Attributes:
-        cast: what casts lost so far.
+        cast: the loss of casts so far.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class BoxStream(ExitStack):
     ) -> None:
         """
         Args:
-            scratch: memory for what is read and not wanted, or not as it is.
-            keeps_open: whether a chunk stays open until the last band that needs it.
-            checks_all: whether raw chunks of which parts were skipped (padding, other bands) are read once
+            scratch: memory for elements that are read but not wanted, or not wanted unchanged.
+            keeps_open: true if a chunk stays open until the last band that needs it.
+            checks_all: true if raw chunks with skipped parts (padding, other bands) are read once
                 more for their checksum.
         """
         super().__init__()
@@ -68,7 +68,7 @@ class BoxStream(ExitStack):
             self._take(index, band, out)
 
     def _take(self, index: Index, band: Box, out: Array) -> None:
-        """What the chunk has of the band."""
+        """Takes the part of the band that the chunk has."""
         chunk_box = self._streaming.stored.spec.storage.box(index)
         inside = chunk_box.intersect(band)
         if inside is None:
@@ -104,7 +104,7 @@ class BoxStream(ExitStack):
         return ChunkReader(self._chunks, chunk, wanted, self._dtype)
 
     def _close_where_done(self, index: Index, opened: ChunkReader, taken: Box) -> None:
-        """A chunk of which nothing more is needed is closed; one of which all was taken is checked."""
+        """Closes a chunk that is no longer needed; checks it if all of it was taken."""
         wanted = opened.wanted
         is_done = taken.stop == wanted.stop
         if not is_done and self._keeps_open:
@@ -115,7 +115,7 @@ class BoxStream(ExitStack):
         opened.close()
 
     def _check(self, opened: ChunkReader) -> None:
-        """Raises CorruptError, naming tensor and chunk, where a checksum does not fit."""
+        """Raises CorruptError, naming tensor and chunk, if a checksum does not fit."""
         if self._checks_all:
             opened.check_all()
         else:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class StoredChunks(Struct, frozen=True):
-    """What all chunks of a tensor share: name, dtype, encoding, and what a missing one holds."""
+    """Facts that all chunks of a tensor share: name, dtype, encoding, and the content of a missing one."""
 
     name: str
     dtype: str
@@ -64,9 +64,9 @@ def open_chunk(
     encoded: memoryview | None = None,
     wanted_bytes: int | None = None,
 ) -> DecodeStream:
-    """The chunk's decoded bytes, padding included, in order; of one that is not stored its fill.
+    """The chunk's decoded bytes, padding included, in order; a chunk that is not stored gives its fill.
 
-    ``wanted_bytes``: nothing behind so many of them will be read; None where all may be.
+    ``wanted_bytes``: the largest number of leading bytes that will be read; None for all.
     """
     decoded_bytes = chunk_bytes(chunk, stored.dtype)
     if chunk.extent is None:
@@ -92,7 +92,7 @@ def chunk_bytes(chunk: SourceChunk, dtype: str) -> int:
 def decode_into(memory: Bytes, stored: StoredChunks, chunk: SourceChunk, encoded: Bytes) -> None:
     """Fills ``memory``, which is as large as the chunk, with all of it, and checks that nothing is left over.
 
-    ``encoded`` is memory for what is read, of ``encoded_room`` bytes, or nothing.
+    ``encoded`` is memory for the encoded bytes, of ``encoded_room`` bytes, or empty.
     """
     with closing(open_chunk(stored, chunk, encoded.data)) as stream:
         stream.readinto(memory.data)
@@ -104,7 +104,7 @@ class ChunkBuffers(Struct, frozen=True):
 
     Attributes:
         decoded: for a band, or for the whole chunk if it is decoded at once.
-        encoded: for what is read of a chunk that is decoded at once, until it is decoded; empty for a stream.
+        encoded: for the encoded bytes of a chunk that is decoded at once; empty for a stream.
     """
 
     decoded: Bytes
@@ -125,7 +125,7 @@ def check_recorded(name: str, found: str, recorded: str) -> None:
 
 
 def crc_text(name: str, crc: Crc, file: str = "") -> str:
-    """What is wrong with a tensor whose bytes do not have the CRC that its format recorded; ``file``: which they are in, if that is known."""
+    """The message for a tensor whose bytes do not have the recorded CRC; ``file``: the file with these bytes, if known."""
     where = f" in {file}" if file else ""
     return (
         f"tensor {name!r}: its bytes{where} do not have the {crc.title} that was recorded when it was written; "
@@ -134,10 +134,10 @@ def crc_text(name: str, crc: Crc, file: str = "") -> str:
 
 
 class ChunkReader:
-    """An open chunk, of which parts of one box are read, each behind those read before.
+    """An open chunk. Callers read parts of one box of it, each behind the parts read before.
 
-    It is decoded in a stream as it is read, or at once into memory for all of it. Of raw bytes only those that are
-    asked for are read, unless the rows of a box are too short to be read one by one.
+    It is decoded in a stream as it is read, or at once into memory for all of it. Of raw bytes only the requested ones
+    are read, unless the rows of a box are too short to be read one by one.
 
     Attributes:
         wanted: the box, in the tensor.
@@ -153,7 +153,7 @@ class ChunkReader:
         dtype: np.dtype[Any],
         at_once: ChunkBuffers | None = None,
     ) -> None:
-        """Opens the chunk, whose elements are viewed as ``dtype``; decodes it now given memory to do that ``at_once``."""
+        """Opens the chunk with elements viewed as ``dtype``; decodes it now if memory for that is given (``at_once``)."""
         self.chunk = chunk
         self.wanted = wanted
         self.read_bytes = 0
@@ -170,19 +170,19 @@ class ChunkReader:
             memory = at_once.decoded[: chunk_bytes(chunk, stored.dtype)]
             decode_into(memory, stored, chunk, at_once.encoded)
             self._decoded = memory.view(dtype).reshape(chunk.stored_shape)
-        # Only of raw bytes a part can be read alone.
+        # Only a part of raw bytes can be read alone.
         self._raw = self._stream if isinstance(self._stream, RawStream) else None
         if chunk.extent is not None and self._raw is None:
             self.read_bytes = chunk.extent.length
 
     @property
     def part(self) -> Box | None:
-        """What is wanted of the chunk, counted from its start; None for all of it."""
+        """The wanted part of the chunk, counted from its start; None for all of it."""
         return None if self.inside.shape == self.chunk.box.shape else self.inside
 
     @property
     def is_decoded(self) -> bool:
-        """Whether all of the chunk is in memory."""
+        """True if all of the chunk is in memory."""
         return self._decoded is not None
 
     def _wanted_bytes(self) -> int | None:
@@ -215,16 +215,16 @@ class ChunkReader:
         return np.ndarray(box.shape, self._dtype, taken.data, strides=strides)
 
     def skips_gaps(self, box: Box) -> bool:
-        """Whether the rows of a box, counted from the chunk's start, are read one by one."""
+        """True if the rows of a box, counted from the chunk's start, are read one by one."""
         if self._raw is None:
             return False
         run = run_elements(box.shape, self.chunk.stored_shape)
         return run < box.size and run * self._dtype.itemsize >= MIN_RUN_BYTES
 
     def read_band(self, band: Band, memory: Bytes) -> tuple[int, tuple[Array, Box] | None]:
-        """How many bytes the band has, and what is wanted of it: its elements, as of ``read``, and their box of the tensor.
+        """The number of bytes of a band, and its wanted part: the elements, as of ``read``, and their box of the tensor.
 
-        None where the band holds nothing that is wanted. Then it is not read.
+        None instead of that part if nothing of the band is wanted. Then it is not read.
         """
         local = band.box(self.chunk.stored_shape)
         nbytes = local.size * self._dtype.itemsize
@@ -238,13 +238,13 @@ class ChunkReader:
         return nbytes, (elements, box)
 
     def is_behind(self, band: Band) -> bool:
-        """Whether this band, and so every later one, lies behind everything wanted."""
+        """True if this band, and so every later one, lies behind all wanted elements."""
         start = (*band.lead, band.start)
         last = tuple(stop - 1 for stop in self.inside.stop)
         return bool(last) and start > last[: len(start)]
 
     def _next(self, first: int, out: Bytes) -> Bytes:
-        """Fills ``out`` with the decoded bytes from ``first`` on, which lies at or behind where the stream is."""
+        """Fills ``out`` with the decoded bytes from ``first`` on, which is not before the stream's position."""
         if self._stream is None:
             raise ValueError(f"{self._stored.where(self.chunk)} was decoded at once")
         if first > self._position:
@@ -256,20 +256,20 @@ class ChunkReader:
         return out
 
     def check_end(self) -> bool:
-        """As ``check``, if the chunk was read to its end; else False."""
+        """Does ``check`` if the chunk was read to its end; else returns False."""
         nbytes = chunk_bytes(self.chunk, self._stored.dtype)
         return (self._stream is None or self._position == nbytes) and self.check()
 
     def check(self) -> bool:
-        """Checks what was not read yet, that nothing is left over, and that the checksum fits; then closes.
+        """Checks the rest of the chunk, that nothing is left over, and that the checksum fits; then closes.
 
-        False if bytes of a raw chunk were skipped, so that its checksum says nothing.
+        False if bytes of a raw chunk were skipped, so that its checksum cannot be compared.
         Raises CorruptError, naming tensor and chunk.
         """
         return self._stream is None or self._stream.close_checked()
 
     def check_all(self) -> None:
-        """As ``check``, but reads a chunk of which bytes were skipped once more, for its checksum."""
+        """Does ``check``, but reads a chunk with skipped bytes once more, for its checksum."""
         if not self.check():
             _check_stored(self._stored, self.chunk)
 
@@ -280,7 +280,7 @@ class ChunkReader:
 
 
 def _check_stored(stored: StoredChunks, chunk: SourceChunk) -> None:
-    """Reads a chunk for its CRC32C, where it has one; CorruptError, naming tensor and chunk, where it does not fit."""
+    """Reads a chunk for its CRC32C, if it has one; CorruptError, naming tensor and chunk, if it does not fit."""
     if chunk.extent is None or not stored.encoding.checksum:
         return
     with closing(

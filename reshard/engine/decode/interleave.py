@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Interleaved:
-    """Bands of one shape, one of each chunk, which are together one band as wide as all of them."""
+    """Bands of one shape, one of each chunk, that together form one band as wide as all of them."""
 
     def __init__(self, bands: Array, dim: int) -> None:
         """``bands`` has the shape (number of bands, ...); they are side by side along ``dim`` of a band, in order."""
@@ -32,12 +32,12 @@ class Interleaved:
         return self._bands.nbytes
 
     def view(self, where: tuple[slice, ...]) -> Array | None:
-        """The elements at ``where`` of the combined band (no dimension is empty), if a single band has them all."""
+        """The elements at ``where`` of the combined band (no dimension is empty); None unless a single band has them all."""
         first, last = self._ends(where)
         return self._part(first, where) if first == last else None
 
     def copy(self, where: tuple[slice, ...], out: Array) -> None:
-        """Fills ``out`` with the elements at ``where`` of the combined band, of which no dimension is empty."""
+        """Fills ``out`` with the elements at ``where`` of the combined band (no dimension is empty)."""
         dim, width, along = self._dim, self._width, where[self._dim]
         first, last = self._ends(where)
         if along.start % width == 0 and along.stop % width == 0:
@@ -73,7 +73,7 @@ def interleaved_of(
 ) -> Interleaved | None:
     """Parts of ``combined``, views of ``memory``, as one Interleaved.
 
-    None where they do not follow one another along one dimension in one shape, or are unevenly spaced.
+    None if they do not follow one another along one dimension in one shape, or are unevenly spaced.
     """
     first, shape = parts[0][1], parts[0][0].shape
     across = [
@@ -94,7 +94,7 @@ def interleaved_of(
 
 
 def _evenly_spaced(arrays: Sequence[Array], memory: Bytes) -> Array | None:
-    """Views of ``memory`` of one shape as one array of them; None where they lie at uneven distances."""
+    """Views of ``memory`` of one shape as one array; None if they lie at uneven distances."""
     first = arrays[0]
     places = [_address(array) for array in arrays]
     step = places[1] - places[0]

@@ -2,7 +2,7 @@
 
 Elements that are contiguous in one destination are decoded straight into it; others go through memory that is reused. If only
 a part of a raw chunk is needed, only that part is read, unless its runs are too short to be read one by one.
-``ChunkMemory`` says what this takes: a chunk is decoded band by band, or at once if that is quicker and its memory is allowed.
+``ChunkMemory`` gives the memory for this: a chunk is decoded band by band, or at once if that is quicker and fits.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Destination(Protocol):
         ...
 
     def count_in(self, box: Box) -> int:
-        """How many elements of ``box`` it takes."""
+        """The number of elements of ``box`` that it takes."""
         ...
 
     def direct(self, box: Box) -> Bytes | None:
-        """Its memory that exactly the elements of ``box`` fill, contiguously; None if there is none."""
+        """The part of its memory that exactly the elements of ``box`` fill, contiguously; None if there is none."""
         ...
 
     def put(self, elements: Array, box: Box) -> CastStats:
-        """Takes its elements from ``elements``, which are those of ``box`` and change after the call."""
+        """Takes its elements from ``elements``, the elements of ``box``; they change after the call."""
         ...
 
 
@@ -65,10 +65,10 @@ class ChunkRead(Struct, frozen=True):
     """A chunk and the destinations that take elements of it; no element goes to two.
 
     Attributes:
-        is_cast: whether destinations cast what they take.
+        is_cast: true if destinations cast their elements.
         shape: of the whole tensor, for its digest; None without a digest.
-        is_whole: whether all of the chunk is read and checked, its padding too, wherever it goes.
-        crcs: what the format recorded of the tensor, if it is summed up.
+        is_whole: true if all of the chunk is read and checked, with its padding, even if no destination takes it.
+        crcs: the checksums that the format recorded for the tensor, if it is summed up.
     """
 
     stored: StoredChunks
@@ -111,7 +111,7 @@ class _Decoded(Struct, frozen=True):
 
     Attributes:
         box: in the tensor.
-        is_placed: whether they are in their destination already.
+        is_placed: true if they are in their destination already.
     """
 
     elements: Array
@@ -166,7 +166,7 @@ def _boxes_to_read(read: ChunkRead) -> list[Box]:
 
 
 def _is_exact(read: ChunkRead, box: Box) -> bool:
-    """Whether only the bytes of a box are read: it is a part of a raw chunk, and its runs are long enough, or one."""
+    """True if only the bytes of a box are read: it is a part of a raw chunk, and is one run or has long ones."""
     chunk = read.chunk
     if chunk.extent is None or box == chunk.box or not is_seekable(read.stored.encoding):
         return False
@@ -175,14 +175,14 @@ def _is_exact(read: ChunkRead, box: Box) -> bool:
 
 
 def _is_at_once(read: ChunkRead, box: Box, memory: ChunkBuffers) -> bool:
-    """Whether the chunk is decoded in one call: a stream would be read to its end. What is not stored is made in bands."""
+    """True if the chunk is decoded in one call, since a stream would be read to its end. Chunks that are not stored pass in bands."""
     chunk = read.chunk
     is_last = box.stop[:1] == chunk.box.stop[:1]
     return memory.is_at_once and is_last and chunk.extent is not None
 
 
 def _opened(read: ChunkRead, box: Box, memory: ChunkBuffers) -> tuple[ChunkReader, bool]:
-    """The chunk, and whether it was decoded into a destination, which takes all of it."""
+    """The opened chunk, and whether it was decoded into a destination that takes all of it."""
     chunk, buffers, placed = read.chunk, None, None
     dtype = element_dtype(read.stored.dtype, is_cast=read.is_cast)
     if _is_at_once(read, box, memory):
@@ -195,7 +195,7 @@ def _opened(read: ChunkRead, box: Box, memory: ChunkBuffers) -> tuple[ChunkReade
 def _bands(
     read: ChunkRead, reader: ChunkReader, memory: Bytes, *, is_placed: bool
 ) -> Iterator[_Decoded]:
-    """What the reader's box holds: all of it if the chunk was decoded, else bands of the box or of the chunk."""
+    """The content of the reader's box: all of it if the chunk was decoded, else bands of the box or of the chunk."""
     if reader.is_decoded:
         yield _Decoded(reader.read(reader.inside, memory), reader.wanted, is_placed)
     elif _is_exact(read, reader.wanted):
@@ -233,7 +233,7 @@ class ChunkMemory(Struct, frozen=True):
 
     Attributes:
         decoded: for a band, or for the whole chunk if it is decoded at once.
-        encoded: for what is read of a chunk that is decoded at once; 0 for a stream.
+        encoded: for the encoded bytes of a chunk that is decoded at once; 0 for a stream.
         beside: for the decoder, casts and small objects.
     """
 
@@ -255,7 +255,7 @@ class ChunkMemory(Struct, frozen=True):
         return self.arena + self.beside
 
     def buffers(self, arena: Arena) -> ChunkBuffers:
-        """The buffers, from an arena of at least these bytes of which nothing is taken."""
+        """The buffers, from an unused arena of at least these bytes."""
         return ChunkBuffers(arena.take(self.decoded), arena.take(self.encoded))
 
 
@@ -269,7 +269,7 @@ def stream_memory(encoding: Encoding, chunk_bytes: int, *, is_cast: bool = False
 def quickest_memory(
     encoding: Encoding, chunk_bytes: int, most_bytes: int, *, is_cast: bool = False
 ) -> ChunkMemory:
-    """To decode them at once if that is quicker and takes at most ``most_bytes``; else in a stream."""
+    """The memory to decode them at once if that is quicker and takes at most ``most_bytes``; else in a stream."""
     streamed = stream_memory(encoding, chunk_bytes, is_cast=is_cast)
     room = encoded_room(encoding, chunk_bytes)
     at_once = ChunkMemory(chunk_bytes, room, streamed.beside)

@@ -1,4 +1,4 @@
-"""Decodes a task's source chunks band by band; chunks that lie side by side count as one.
+"""Decodes a task's source chunks band by band; the bands of chunks side by side form one.
 
 The chunks of a weave are decoded in lock step, and their bands are put side by side in rows as wide as all of
 them. Other chunks are decoded one after the other. Each is decoded in a stream, band by band, or at once.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def is_interleaved(task: Task) -> bool:
-    """Whether the source's chunks are laid side by side for one target at least."""
+    """True if the source's chunks are laid side by side for one target at least."""
     return any(unit.strategy == "weave" for unit in task.units)
 
 
@@ -44,13 +44,13 @@ def groups(task: Task, read: SourceRead) -> list[tuple[SourceChunk, ...]]:
 
 
 class DecoderMemory(Struct, frozen=True):
-    """What a group of chunks is decoded into.
+    """The memory into which a group of chunks is decoded.
 
     Attributes:
         decoded: the bands of all readers, or all of their chunks, one behind the other.
-        encoded: for what is read of one chunk, where chunks are decoded at once; else nothing. Shares its place
-            with what is in use while bands pass.
-        rows: bands of several readers, side by side; nothing for a single one.
+        encoded: for the encoded bytes of one chunk, if chunks are decoded at once; else empty. It overlaps
+            memory that is in use only while bands pass.
+        rows: bands of several readers, side by side; empty for a single one.
     """
 
     decoded: Bytes
@@ -110,7 +110,7 @@ def _together(
 def _at_once(
     task: Task, read: SourceRead, group: Sequence[SourceChunk], memory: DecoderMemory
 ) -> Sequence[ChunkBuffers | None]:
-    """Where in ``memory`` each chunk of a group is decoded at once; None for each that is streamed."""
+    """The place in ``memory`` of each chunk of a group that is decoded at once; None for each that is streamed."""
     if not task.at_once:
         return [None] * len(group)
     ends = accumulate((chunk_bytes(chunk, read.dtype) for chunk in group), initial=0)
@@ -125,7 +125,7 @@ def _opened(
 
 
 def _read(readers: Sequence[ChunkReader], band: Band, memory: Bytes) -> list[Part]:
-    """The wanted part of each reader's band; those of streams are one behind the other in ``memory``."""
+    """The wanted part of each reader's band; bands of streams are one behind the other in ``memory``."""
     parts: list[Part] = []
     at = 0
     for reader in readers:
@@ -139,7 +139,7 @@ def _read(readers: Sequence[ChunkReader], band: Band, memory: Bytes) -> list[Par
 def _group_bands(
     task: Task, read: SourceRead, group: Sequence[SourceChunk], part: Box | None
 ) -> Iterator[Band]:
-    """``part`` is what is wanted of the first chunk: all have it alike in the dimensions that are cut."""
+    """The bands of a group. ``part`` is the wanted part of the first chunk; it is the same for all in the dimensions that are cut."""
     shape, open_dim, rows = _group_shape(read, group)
     return bands(shape, open_dim, rows, task.band_bytes, part)
 
@@ -152,7 +152,7 @@ def decoder_bytes_of(task: Task, read: SourceRead, group: Sequence[SourceChunk])
 
 
 def encoded_bytes(task: Task, read: SourceRead) -> int:
-    """Memory for what is read of any one chunk of a read, where chunks are decoded at once."""
+    """Memory for the encoded bytes of any one chunk of a read, if chunks are decoded at once."""
     if not task.at_once:
         return 0
     largest = max((chunk_bytes(chunk, read.dtype) for chunk in read.chunks), default=0)

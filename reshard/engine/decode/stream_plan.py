@@ -1,12 +1,12 @@
-"""StreamPlan: how a box of a tensor is streamed in row-major order within a memory budget.
+"""StreamPlan: a box of a tensor streamed in row-major order within a memory budget.
 
-Bands of the box are assembled one after another. Where chunks lie side by side behind the dimension
-along which they go forward, each stays open from band to band, so that it is read once::
+Bands of the box are assembled one after another along one dimension. Chunks that lie side by side in later
+dimensions stay open from band to band, so that each is read once::
 
     chunks (2 x 4)    a b c d      a band is some rows of a, b, c and d, which are all open;
                       e f g h      when it reaches the edge, they are closed and e to h opened
 
-Where so many do not fit the budget, bands become as large as it allows, and a compressed chunk that
+If these do not fit the budget, bands become as large as it allows, and a compressed chunk that
 does not end within one is decoded again for the next. Raw chunks are read by ranges either way.
 """
 
@@ -35,19 +35,19 @@ from reshard.planning.task_memory import (
 
 MIB = 1 << 20
 MOST_OPEN = 256
-"""Chunks that are open at once; each may be a file, of which a process has 1024."""
+"""The most chunks that are open at once; each may be a file, and a process may open 1024."""
 
 LEAST_BAND_BYTES = 64 << 10
 COPIES = 2
-"""A band is assembled, and handed over as bytes of its own."""
+"""Copies of a band in memory: it is assembled, and handed over as separate bytes."""
 
 
 class StreamPlan(Struct, frozen=True):
-    """How a box is streamed.
+    """The buffers with which a box is streamed.
 
     Attributes:
-        keeps_open: whether a chunk stays open until the last band that needs it.
-        scratch_bytes: buffer for what is read and not wanted, or not as it is.
+        keeps_open: true if a chunk stays open until the last band that needs it.
+        scratch_bytes: buffer for elements that are read but not wanted, or not wanted unchanged.
         memory_bytes: all buffers and decoders together.
     """
 
@@ -89,10 +89,10 @@ class Streaming(Struct, frozen=True):
         return COPIES * cut.size(self.box.shape) * storage_bytes(self.dtype)
 
     def open_at_once(self, cut: Cut, is_part: bool) -> int:
-        """How many chunks are needed by more than one band at the same time, at most.
+        """The largest number of chunks that more than one band needs at the same time.
 
         Args:
-            is_part: of the box only a stretch is streamed, whose bands begin and end anywhere.
+            is_part: only a stretch of the box is streamed; its bands begin and end anywhere.
         """
         spans = [_extents(c, a, b) for c, a, b in self._sides()]
         again = (d for d, (_, most) in enumerate(spans) if most > 1 and (is_part or d < cut.dim))
@@ -106,7 +106,7 @@ class Streaming(Struct, frozen=True):
 
 
 def plan_stream(streaming: Streaming, max_memory: int, *, is_part: bool = False) -> StreamPlan:
-    """How to stream it; MemoryBudgetError where not even one chunk and a small band fit."""
+    """The plan to stream a box; MemoryBudgetError if not even one chunk and a small band fit."""
     found = _open_side_by_side(streaming, max_memory, is_part)
     return found or _one_by_one(streaming, max_memory)
 
@@ -146,7 +146,7 @@ def _too_small(streaming: Streaming, smallest: int, max_memory: int) -> MemoryBu
 
 
 def _extents(cuts: Cuts, start: int, stop: int) -> tuple[int, int]:
-    """How many chunks ``start:stop`` touches along a dimension, and the most that it wants of one."""
+    """The number of chunks that ``start:stop`` touches along a dimension, and the largest extent that it wants of one."""
     inner = [start, *(c for c in cuts if start < c < stop), stop]
     most = max(b - a for a, b in pairwise(inner))
     return len(inner) - 1, most

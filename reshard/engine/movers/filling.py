@@ -1,4 +1,4 @@
-"""Filling: a unit of a target that is filled from what is decoded, and Taker: a piece of it, which takes a part of each band."""
+"""Filling: a unit of a target, filled from decoded bands; Taker: a piece of it that takes a part of each band."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class Filling(Struct):
-    """One unit that is filled from what is decoded.
+    """One unit, filled from decoded bands.
 
     Attributes:
-        name: of the target in errors, where there are several.
-        sums: of what was read for each of its pieces, and what that must give.
-        is_recorded: whether the source's digest was not taken, since it is recorded and the target must have the same.
+        name: of the target in errors, if there are several.
+        sums: for each piece, the sums of what was read and the sums expected of the target.
+        is_recorded: true if the source's digest was not taken, since it is recorded and the target must have the same.
     """
 
     unit: Unit
@@ -42,7 +42,7 @@ class Filling(Struct):
     is_recorded: bool = False
 
     def result(self, task: Task) -> Result:
-        """Stores what is assembled; what was done for the unit."""
+        """Stores the assembled chunks; returns the result of the unit."""
         unit = self.unit
         with about_target(self.name), about_tensor(unit.name, source=self.sink.source):
             chunks = tuple(self.sink.close())
@@ -64,11 +64,11 @@ class Filling(Struct):
 
 
 class _Taken(Struct, frozen=True):
-    """What a unit takes of a band.
+    """The part of a band that a unit takes.
 
     Attributes:
         box: of the piece.
-        is_band: whether it is all of the band.
+        is_band: true if it is all of the band.
     """
 
     elements: Array | Interleaved
@@ -77,10 +77,10 @@ class _Taken(Struct, frozen=True):
 
 
 class Taker(Struct):
-    """One piece of a unit, which takes a box of what is read.
+    """One piece of a unit; it takes a box of each band.
 
     Attributes:
-        dtype: as what it sees the source's elements.
+        dtype: the type in which it views the source's elements.
     """
 
     take: Take
@@ -96,8 +96,8 @@ class Taker(Struct):
         return cls(take, piece, filling, source_element_type(piece))
 
     def find(self, band: Array | Interleaved, box: Box) -> None:
-        """Finds what it takes of a band that lies at ``box`` of the source."""
-        if isinstance(band, Interleaved):  # those who take whole bands only
+        """Finds its part of a band at ``box`` of the source."""
+        if isinstance(band, Interleaved):  # only for takers of whole bands
             own = box.relative_to(self.piece.source_box.start)
             self.parts = [_Taken(band, own, True)]
         else:
@@ -115,7 +115,7 @@ class Taker(Struct):
             yield _Taken(inside[found.relative_to(overlap.box.start).slices], found, False)
 
     def put(self) -> None:
-        """Hands on what it takes to the target."""
+        """Puts its part into the target."""
         unit, filling = self.filling.unit, self.filling
         with about_target(filling.name), about_tensor(unit.name, source=filling.sink.source):
             for part in self.parts:
@@ -123,11 +123,11 @@ class Taker(Struct):
                 filling.moved_bytes += part.elements.nbytes
 
     def seen(self, band: Array) -> Array:
-        """The band as this target takes it: another may see the same bits as numbers, or only as bits."""
+        """The band in this taker's dtype: one target may view the same bits as numbers, another only as bits."""
         return band if band.dtype == self.dtype else band.view(self.dtype)
 
     def summed(self, shape: tuple[int, ...], of_band: int | None) -> int:
-        """What its parts add to the digest of a source of ``shape``; ``of_band``: what the whole band does, if that is known."""
+        """The contribution of its parts to the digest of a source of ``shape``; ``of_band``: that of the whole band, if known."""
         view, total = self.piece.source_view, 0
         for part in self.parts:
             if part.is_band and of_band is not None:
@@ -138,7 +138,7 @@ class Taker(Struct):
         return total
 
     def stored(self, crcs: PieceCrcs | None, shape: tuple[int, ...]) -> int:
-        """What its parts add to what the format recorded of a source of ``shape``."""
+        """The contribution of its parts to the format's own checksum of a source of ``shape``."""
         view, total = self.piece.source_view, 0
         for part in () if crcs is None else self.parts:
             place = part.box.shift(self.piece.source_box.start)
@@ -147,7 +147,7 @@ class Taker(Struct):
         return total
 
     def expected(self) -> int:
-        """What its parts must add to the target's digest, made a second time."""
+        """The expected contribution of its parts to the target's digest, computed a second time."""
         total = 0
         for part in self.parts:
             if not isinstance(part.elements, Interleaved):

@@ -1,12 +1,11 @@
-"""Runs one task: reads its source chunks, puts what units take in its places, writes the target chunks.
+"""Runs one task: reads its source chunks, puts their elements into the places of units, writes the target chunks.
 
-What is decoded goes to one unit, or to as many as share the read: of several targets, or of several tensors of one target that
-each take a part of it. Every element is decoded once
-into a band, rearranged (not at all where it already lies as a target wants it), and written once to
-each. The source's digest is taken from the decoded band, unless it was recorded and every target has
-the same (then that is compared in the end); a target's from the bytes that are written and the place
-they are written to, after they were. What a cast or another order of axes must give is
-made a second time, and both ends sum up the places of their pieces (see ``write.target_digest`` and
+A decoded band goes to one unit, or to all units that share the read: of several targets, or of several tensors of one target that
+each take a part of it. Every element is decoded once into a band, rearranged (unless it already lies as a
+target wants it), and written once to each target. The source's digest is taken from the decoded band, unless it
+was recorded and every target has the same (then that is compared in the end). A target's digest is taken
+after writing, from the written bytes and their places. The result of a cast or of another order of axes is
+computed a second time, and both ends sum up the places of their pieces (see ``write.target_digest`` and
 ``checksums.sums.coverage``).
 
 A small chunk that holds the same elements on all sides is decoded, encoded and written at once. Checkpoints have thousands of
@@ -15,7 +14,7 @@ bytes.
 
 ::
 
-    strategy         what is done                                                        by
+    strategy         action                                                              by
     whole            one small chunk is decoded, encoded and written                     ``move_whole``
     copy             chunks are copied encoded, as they are                              ``pass_to_all``
     scatter          one raw chunk, equal on both sides: the target's file shares the    ``on_shared_blocks``, ``_stream``
@@ -83,9 +82,9 @@ if TYPE_CHECKING:
 def execute(
     tasks: Sequence[Task], outputs: Sequence[TaskOutput], pool: ArenaPool | None = None
 ) -> list[list[Result]]:
-    """Carries out tasks one after the other; the results of the units of each.
+    """Carries out tasks one after the other; returns the results of the units of each.
 
-    ``outputs`` is by target; ``pool`` lends buffers that were used before (None: fresh ones).
+    ``outputs`` is by target; ``pool`` lends used buffers (None: fresh ones).
     """
     results: list[list[Result]] = []
     for task in tasks:
@@ -96,7 +95,7 @@ def execute(
 
 
 def _read_once(results: list[Result]) -> list[Result]:
-    """The results, where of each target only the first says how much was read for all of them."""
+    """The results; only the first of each target has the read bytes, for all of them."""
     if len(results) == 1:
         return results
     seen: set[int] = set()
@@ -116,7 +115,7 @@ def _execute_one(task: Task, outputs: Sequence[TaskOutput], pool: ArenaPool | No
         return _pass_on(task, outputs)
     shared = on_shared_blocks(task, outputs[task.units[0].target])
     if shared is not None:
-        # Where it fails, the source is read: its errors name it.
+        # If sharing fails, the source is read, and its errors name it.
         with suppress(StorageError, CorruptError):
             return _stream(shared, outputs, pool, is_stored=True)
     return _stream(task, outputs, pool)
@@ -125,16 +124,16 @@ def _execute_one(task: Task, outputs: Sequence[TaskOutput], pool: ArenaPool | No
 def _stream(
     task: Task, outputs: Sequence[TaskOutput], pool: ArenaPool | None, *, is_stored: bool = False
 ) -> list[Result]:
-    """``is_stored``: the target's blocks are those that are read."""
+    """Decodes bands and passes them to all units; ``is_stored``: the target already shares the blocks that are read."""
     sizes = _Buffers.of(task)
     with lent(pool, sizes.total, task.memory_bytes) as arena, _turns(task, outputs) as turns:
         return _transfer(task, outputs, arena, sizes, turns, is_stored=is_stored)
 
 
 def _turns(task: Task, outputs: Sequence[TaskOutput]) -> AbstractContextManager[ReadTurns | None]:
-    """A turn in which the task reads first, where it reads much in a bucket and writes in one.
+    """A turn for a task that reads much in a bucket and writes in one.
 
-    Files that are uploaded in parts are sent while the next task reads, so these tasks need no turn.
+    Files uploaded in parts are sent while the next task reads, so that their tasks need no turn.
     """
     nbytes = sum([r.stored_bytes for r in task.reads if r.encoding.read_ahead_bytes])
     written = [outputs[unit.target] for unit in task.units]
@@ -153,15 +152,15 @@ def _open_files(task: Task, unit: Unit, outputs: Sequence[TaskOutput]) -> OpenFi
 
 
 class _Buffers(Struct, frozen=True):
-    """What a task takes from its arena, in bytes.
+    """The buffers that a task takes from its arena, in bytes.
 
     Attributes:
         decoded: the bands of all decoders, one behind the other, or all of their chunks.
-        encoded: what is read of one chunk, where chunks are decoded at once. That is over before bands pass, so
-            that it shares their memory.
-        band: the rows of several decoders side by side; nothing for a single one, whose rows are the band.
+        encoded: the encoded bytes of one chunk, if chunks are decoded at once. They are not needed while bands
+            pass, so that they share that memory.
+        band: the rows of several decoders side by side; empty for a single one: its rows are the band.
         scratch: the band's slots as they are written to one target.
-        target_rows: the band as one target has it.
+        target_rows: the band in the order of one target.
         chunks: target chunks that are assembled whole, of all units.
     """
 
@@ -192,12 +191,12 @@ class _Buffers(Struct, frozen=True):
 
     @property
     def passing(self) -> int:
-        """What is in use while bands pass, or else while chunks are read."""
+        """Bytes in use while bands pass, or while chunks are read, the larger."""
         return max(self.encoded, sum(map(_aligned, (self.band, self.scratch, self.target_rows))))
 
 
 def _assembled_bytes(unit: Unit) -> int:
-    """The memory in which the chunks of a unit are assembled."""
+    """Bytes of memory in which the chunks of a unit are assembled."""
     return sum(map(_aligned, _target_bytes(unit)))
 
 
@@ -206,7 +205,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def _cut(memory: Bytes, sizes: Sequence[int]) -> list[Bytes]:
-    """Parts of ``memory`` of these sizes, each aligned as it is."""
+    """Parts of ``memory`` of these sizes, each with its alignment."""
     starts = accumulate(map(_aligned, sizes), initial=0)
     return [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
@@ -278,7 +277,7 @@ def _put_and_sum(read: SourceRead, band: Array, box: Box, takers: Sequence[Taker
     for taker in takers:
         taker.put()
     changed = [taker for taker in takers if taker.take.changes]
-    # What is expected is made from the band, which must still be what was decoded.
+    # The expected digest is computed from the band, which must still be what was decoded.
     if changed and _sources(read, band, box, takers) != sources:
         raise VerificationError(
             f"{takers[0].filling.unit.name!r}: the elements at {box} changed in memory between decoding and writing; "
@@ -290,7 +289,7 @@ def _put_and_sum(read: SourceRead, band: Array, box: Box, takers: Sequence[Taker
 
 
 def _sources(read: SourceRead, band: Array, box: Box, takers: Sequence[Taker]) -> list[int]:
-    """What each unit takes of a band, as a part of the source's digest; all of the band is summed up once."""
+    """The contribution of each unit's part of a band to the source's digest; the whole band is summed up once."""
     takes_all = any(part.is_band for taker in takers for part in taker.parts)
     whole = sum_of_box(band, box, read.shape) if takes_all else None
     return [taker.summed(read.shape, whole) for taker in takers]
@@ -301,8 +300,8 @@ def move_whole(
 ) -> list[Result]:
     """Moves the task's one chunk to all its targets, through ``memory``, which holds it decoded.
 
-    ``encoded`` is memory for the encoded bytes, where they are decoded at once. The source's digest is taken
-    after decoding, and a target's after writing, of the memory that was written.
+    ``encoded`` is memory for the encoded bytes, if they are decoded at once. The source's digest is taken
+    after decoding, and a target's after writing, both from this memory.
     """
     (read,) = task.reads
     (source,) = read.chunks

@@ -1,6 +1,6 @@
 """Pass-through: a chunk that is the same on both sides is copied encoded, without being decoded.
 
-Its checksum is compared on the way, or added where the source has none.
+Its checksum is compared on the way, or added if the source has none.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Copy(Struct, frozen=True):
 def pass_to_all(
     task: Task, files: Sequence[OpenFiles], outputs: Sequence[TaskOutput]
 ) -> list[Result]:
-    """Copies the chunks that a task reads to all of its units, as they are, each read once.
+    """Copies the chunks that a task reads to all of its units, unchanged, each read once.
 
     ``files`` and ``outputs`` are those of each unit. A chunk that is not stored is written as its fill value.
     """
@@ -99,7 +99,7 @@ def _copy_one(copies: Sequence[_Copy], number: int) -> list[StoredChunk]:
 def _record(
     copy: _Copy, source: SourceChunk, linear: int, nbytes: int, version: str = ""
 ) -> StoredChunk:
-    """What was stored as a target's chunk: ``linear`` as in StoredChunk, and the ``nbytes`` and version of its file."""
+    """The record of a target's chunk: ``linear`` as in StoredChunk, and the ``nbytes`` and version of its file."""
     moved = source.box.size * storage_bytes(copy.unit.dtype)
     return StoredChunk(source.index, linear, moved, nbytes, (version,) if version else ())
 
@@ -107,7 +107,7 @@ def _record(
 def _write_one(
     copies: Sequence[_Copy], source: SourceChunk, targets: Sequence[TargetChunk]
 ) -> list[StoredChunk]:
-    """Copies from file to files where all are local files, else by the store, or through memory if the chunk is small."""
+    """Copies from file to files if all are local, else by the store, or through memory if the chunk is small."""
     extent = source.extent
     is_whole = not all(copy.output.place.traits.in_place for copy in copies)
     by_store = _copied_by_store(copies, source, targets) if is_whole else None
@@ -118,7 +118,7 @@ def _write_one(
     files = [_only_file(c, t) for c, t in zip(copies, targets, strict=True)]
     if not is_whole:
         return _copied(copies, source, extent, files)
-    # Too large for memory, so that it is read once for each target.
+    # The chunk is too large for memory, so that it is read once for each target.
     ends = zip(copies, files, strict=True)
     return [one for copy, file in ends for one in _streamed(copy, source, extent, file)]
 
@@ -126,7 +126,7 @@ def _write_one(
 def _through_memory(
     copies: Sequence[_Copy], source: SourceChunk, targets: Sequence[TargetChunk]
 ) -> list[StoredChunk]:
-    """Reads the chunk whole, or makes it of the fill value, and writes it to each target."""
+    """Reads the chunk whole, or makes it from the fill value, and writes it to each target."""
     extent = source.extent
     nbytes = extent.length if extent is not None and traits_at(extent.path).range_bytes else 0
     with turns_between(nbytes, [copy.output.root for copy in copies]) as turns:
@@ -139,14 +139,14 @@ def _through_memory(
 
 
 def _is_in_file(extent: Extent | None) -> TypeGuard[Extent]:
-    """Whether a chunk has bytes in a file of its own or in a part of one."""
+    """True if a chunk has bytes in a file of its own or in a part of one."""
     return extent is not None and extent.inline is None
 
 
 def _is_from_file_to_files(
     extent: Extent | None, targets: Sequence[TargetChunk], *, is_whole: bool
 ) -> TypeGuard[Extent]:
-    """Whether a chunk is in files on all sides, and is large where files are written whole."""
+    """True if a chunk is in files on all sides, and is large if files are written whole."""
     if not _is_in_file(extent) or not all(target.places for target in targets):
         return False
     return not is_whole or extent.length > WHOLE_BYTES
@@ -155,7 +155,7 @@ def _is_from_file_to_files(
 def _copied_by_store(
     copies: Sequence[_Copy], chunk: SourceChunk, targets: Sequence[TargetChunk]
 ) -> StoredChunk | None:
-    """Has the store itself copy an object that is one whole chunk; None where it cannot, or several targets want the bytes."""
+    """Has the store itself copy an object that is one whole chunk; None if it cannot, or if several targets want the bytes."""
     extent = chunk.extent
     if len(copies) > 1 or not _is_in_file(extent) or not extent.version:
         return None
@@ -168,7 +168,7 @@ def _copied_by_store(
     source = locate(extent.path)
     status = source.status()
     if status != FileStatus("file", extent.length, extent.version):
-        return None  # a file of several chunks, or another one now: whoever reads it tells
+        return None  # of several chunks, or replaced: reading it raises the error
     version = copied_by_store(source, place, status)
     return _record(copy, chunk, 0, extent.length, version) if version else None
 
@@ -199,7 +199,7 @@ def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> li
 
 
 def _only_file(copy: _Copy, target: TargetChunk) -> str:
-    """The chunk's own file: what is compressed has a size that is known only then, so that it shares none."""
+    """The chunk's own file. A compressed chunk shares none, since its size is known only when it is compressed."""
     if len(target.places) != 1 or target.places[0].offset is not None:
         raise VerificationError(
             f"{copy.unit.name!r}: chunk {list(target.index)} was to be copied as it is to a place in a shared "
@@ -229,12 +229,12 @@ def _copied(
 
 
 def _trailer(copy: _Copy, source: SourceChunk, crc: int) -> bytes:
-    """The bytes that the target has behind the chunk and the source has not: a CRC32C, or nothing.
+    """The bytes that only the target has behind the chunk: a CRC32C, or nothing.
 
     Args:
-        crc: CRC32C of the stored bytes, of their own trailer too if there is one.
+        crc: CRC32C of the stored bytes, with their own trailer if there is one.
 
-    Raises CorruptError, naming tensor and chunk, where that trailer does not fit.
+    Raises CorruptError, naming tensor and chunk, if that trailer does not fit.
     """
     if not copy.read.encoding.checksum:
         return crc.to_bytes(TRAILER_BYTES, "little") if copy.unit.encoding.checksum else b""
@@ -248,7 +248,7 @@ def _trailer(copy: _Copy, source: SourceChunk, crc: int) -> bytes:
 
 
 def _check_same(unit: Unit, source: SourceChunk, target: TargetChunk) -> None:
-    """No element is decoded on the way, so that at least index and box of the two chunks must agree."""
+    """Checks that index and box of the two chunks agree, since no element is decoded on the way."""
     if (source.index, source.box) != (target.index, target.box):
         raise VerificationError(
             f"{unit.name!r}: chunk {list(source.index)} of the source was to be copied as chunk "
@@ -267,7 +267,7 @@ def _check_size(fd: int, nbytes: int, path: str) -> None:
 
 
 def _encoded(copy: _Copy, source: SourceChunk, stored: bytes | None) -> bytes:
-    """The encoded chunk as the target has it: the stored bytes, or bytes made from the fill value."""
+    """The encoded chunk of the target: the stored bytes, or bytes made from the fill value."""
     if stored is None:
         filled = filled_bytes(copy.read.fill, math.prod(source.stored_shape))
         return b"".join(encode_chunk(copy.unit.encoding, filled))

@@ -1,4 +1,4 @@
-"""The bytes of a chunk as they are stored: taken from where it lies without being decoded, or shared where the file system can."""
+"""The bytes of a chunk as they are stored: read without being decoded, or shared if the file system can."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PIECE_BYTES = 1 << 20
 
 
 def stored_bytes(extent: Extent) -> bytes:
-    """All of a chunk as it is stored; CorruptError where its file ends before."""
+    """All of a chunk as it is stored; CorruptError if its file ends earlier."""
     if extent.inline is not None:
         return extent.inline
     with closing(open_file(extent.path, extent.version)) as file:
@@ -35,7 +35,7 @@ def filled_bytes(fill: bytes, count: int) -> memoryview:
     import numpy as np
 
     if not any(fill):
-        # Pages that are only read stay the kernel's one zero page.
+        # Pages that are only read remain the kernel's one zero page.
         return memoryview(np.zeros(count * len(fill), np.uint8))  # type: ignore[arg-type] # arrays are buffers
     return memoryview(fill * count)
 
@@ -43,7 +43,7 @@ def filled_bytes(fill: bytes, count: int) -> memoryview:
 def copy_range(
     extent: Extent, out: int, path: str, *others: tuple[int, str], ahead_bytes: int = 0
 ) -> int:
-    """Copies the stored bytes, to other open files too; their CRC32C."""
+    """Copies the stored bytes, to other open files too; returns their CRC32C."""
     if not others:
         crc = cloned(extent.path, extent.offset, extent.length, out, path)
         if crc is not None:
@@ -59,7 +59,7 @@ def copy_range(
 
 
 def read_pieces(extent: Extent, ahead_bytes: int) -> Iterator[bytes]:
-    """The stored bytes, in pieces; CorruptError where there are fewer."""
+    """The stored bytes, in pieces; CorruptError if there are fewer."""
     done, end = 0, extent.offset + extent.length
     opened = open_range(extent.path, extent.version, "", extent.offset, end, ahead_bytes)
     with closing(opened) as source:
@@ -96,9 +96,9 @@ class _Same(Struct, frozen=True):
 
 
 def on_shared_blocks(task: Task, output: TaskOutput) -> Task | None:
-    """The task as it reads the target's file, which has the bytes of its chunk now; None where nothing can be shared.
+    """The task, changed to read the target's file, which now shares the blocks of its chunk; None if nothing can be shared.
 
-    What another process writes to the source meanwhile would be in the blocks, so that the target is what is read and proved.
+    Another process may write to the source meanwhile, and so change these blocks. So the target is read and proved.
     """
     same = _same_chunk(task) if output.place.traits.in_place else None
     if same is None:
@@ -126,22 +126,22 @@ def _same_chunk(task: Task) -> _Same | None:
 
 
 def _has_one_chunk(task: Task) -> bool:
-    """Whether one chunk is read, and one written."""
+    """True if one chunk is read, and one written."""
     units, reads = task.units, task.reads
     return len(units) == len(reads) == 1 and len(units[0].chunks) == len(reads[0].chunks) == 1
 
 
 def _is_provable(read: SourceRead) -> bool:
-    """Without a digest or a checksum of the source, blocks that are not its own would prove themselves."""
+    """True if the source has a digest or a checksum. Without one, wrong blocks would prove themselves."""
     return is_seekable(read.encoding) and (read.is_recorded or read.encoding.checksum)
 
 
 def _holds_the_same(source: SourceChunk, target: TargetChunk) -> bool:
-    """Whether both have the same elements and no padding, which may be anything in a source, and is zeros in a target."""
+    """True if both have the same elements and no padding: padding may be anything in a source, and is zeros in a target."""
     is_bare = source.box.shape == source.stored_shape == target.stored_shape
     return is_bare and source.box == target.box and len(target.places) == 1
 
 
 def _is_range(extent: Extent | None) -> TypeGuard[Extent]:
-    """Whether a chunk is one range of a file."""
+    """True if a chunk is one range of a file."""
     return extent is not None and extent.inline is None and extent.pieces is None

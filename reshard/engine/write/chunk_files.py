@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class EncodedChunk(Struct, frozen=True):
-    """A chunk that was stored whole, and what was encoded as which chunk: its digest is taken of that, and not of what should be.
+    """A chunk that was stored whole, and its source bytes: the digest is taken from what was encoded, not from what should be.
 
     Attributes:
         data: its decoded bytes, from which it was encoded.
@@ -72,7 +72,7 @@ def _linear(encoding: Encoding, data: Bytes, encoded: Sequence[bytes | memoryvie
 
 
 def write_chunk(output: TaskOutput, place: Place, parts: Sequence[bytes | memoryview]) -> str:
-    """Writes the parts of an encoded chunk one behind the other; the version of a file that is complete now, or ""."""
+    """Writes the parts of an encoded chunk one behind the other; returns the version of a file that is complete now, or ""."""
     if output.uploads is not None and place.offset is not None:
         return output.uploads.write(place, parts)
     if not output.place.traits.in_place:
@@ -81,9 +81,9 @@ def write_chunk(output: TaskOutput, place: Place, parts: Sequence[bytes | memory
 
 
 def in_one_piece(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
-    """The parts as one piece of memory, without a copy where there is one.
+    """The parts as one piece of memory, without a copy if there is only one.
 
-    A large one is mapped, so that the system has it back as soon as it is written.
+    A large piece is mapped, so that it returns to the system as soon as it is written.
     """
     if len(parts) == 1:
         return parts[0]
@@ -109,12 +109,12 @@ def write_runs(
 
 
 def open_place(files: OpenFiles, place: Place) -> int:
-    """A descriptor of the file that a chunk is in; a file of its own is made if it is missing."""
+    """A descriptor of the file that holds a chunk; a missing file of its own is made."""
     return files.fd(place.file, is_shared=place.offset is not None)
 
 
 def close_chunk(path: str, crc32c: int | None, decoded_bytes: int) -> None:
-    """As ``end_chunk``, of a file that is not open."""
+    """Does ``end_chunk`` for a file that is not open."""
     fd = open_new(path)
     try:
         end_chunk(fd, path, crc32c, decoded_bytes)

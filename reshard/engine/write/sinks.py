@@ -1,7 +1,7 @@
 """Sinks: put the slots of a band into raw files at once, or into chunks held in memory.
 
-What is summed up for the target's digest is noted where it is handed to the file system, and
-summed up afterwards: a piece that went elsewhere, or changed until then, is seen.
+The slots for the target's digest are noted when they are handed to the file system, and
+summed up afterwards: so the digest reveals a piece that went elsewhere or changed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class _Slots:
-    """What both sinks share: cutting bands, and copying elements into target memory."""
+    """The common part of both sinks: cutting bands, and copying elements into target memory."""
 
     def __init__(self, unit: Unit, target_digest: TargetDigest) -> None:
         self.unit = unit
@@ -79,7 +79,7 @@ class _Slots:
             turned[...] = band[there]
 
     def place(self, slot: Slot, band: Box) -> Box:
-        """Where a slot of ``band`` lies in the target tensor: within the band, and within its chunk."""
+        """The box of a slot of ``band`` in the target tensor: within the band, and within its chunk."""
         chunk = self.unit.chunks[slot.number].box
         start = tuple(map(add, chunk.start, slot.start))
         place = Box(start, tuple(map(add, start, slot.shape)))
@@ -88,13 +88,13 @@ class _Slots:
         return place
 
     def defect(self, what: str) -> VerificationError:
-        """The error for what no defect of the disk can cause, to be raised."""
+        """The error, to be raised, for a state that no defect of the disk can cause."""
         return VerificationError(
             f"{self.unit.name!r}: {what}; this is a defect of the program, please report it with the plan"
         )
 
     def add_digest(self, parts: Sequence[tuple[Array, Box]], band: Box) -> None:
-        """Counts slots by where they lie in the target, not by where they came from."""
+        """Counts slots by their places in the target, not by their origins."""
         target, written = self.target_digest.digest(parts, band), coverage(box for _, box in parts)
         self.sums = Sums(
             target=self.sums.target ^ target, written=(self.sums.written + written) % PRIME
@@ -104,8 +104,8 @@ class _Slots:
 class PieceSink(_Slots):
     """Writes each slot straight to its place in a raw target chunk.
 
-    ``is_stored``: the bytes are there already, from where they were read (``movers.stored_bytes``). ``keep``: takes each slot
-    where the target is no files.
+    ``is_stored``: the bytes are there already, and are read there (``movers.stored_bytes``). ``keep``: takes each slot
+    if the target has no files.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class PieceSink(_Slots):
         self._nbytes = [0] * len(unit.chunks)
 
     def put(self, piece: Piece, band: Array | Interleaved, box: Box) -> None:
-        """Writes a band of a piece, which lies at ``box`` of it, slot by slot."""
+        """Writes a band at ``box`` of a piece, slot by slot."""
         self._written.clear()
         target, at = piece.to_target(box), 0
         for slot in self.cutter.slots_of(piece, box):
@@ -139,7 +139,7 @@ class PieceSink(_Slots):
         self.add_digest(self._written, target)
 
     def close(self) -> list[StoredChunk]:
-        """What every chunk got; one that got all of it is finished here, while its file is open."""
+        """The stored part of every chunk; a complete chunk is finished here, while its file is open."""
         written = zip(self.unit.chunks, self._crc, self._nbytes, strict=True)
         return [self._closed(target, crc, nbytes) for target, crc, nbytes in written if nbytes]
 
@@ -157,7 +157,7 @@ class PieceSink(_Slots):
         return StoredChunk(target.index, crc, nbytes, size)
 
     def _elements(self, piece: Piece, band: Array | Interleaved, slot: Slot, at: int) -> Array:
-        """The elements of a slot as the target wants them: the band's own memory where that is it already."""
+        """The elements of a slot as the target wants them: the band's own memory if they already lie so."""
         where = tuple(map(slot.in_band.__getitem__, inverse(piece.axis_order)))
         view = band.view(where) if isinstance(band, Interleaved) else band[where]
         if view is not None and not piece.is_computed:
@@ -190,9 +190,9 @@ class PieceSink(_Slots):
     def _check_places(
         self, places: Sequence[tuple[int, int]], slot: Slot, target: TargetChunk
     ) -> None:
-        """The bytes go where the digest takes them to be: from the slot's first element to its last.
+        """Checks that the bytes go where the digest takes them to be: from the slot's first element to its last.
 
-        The places of a box lie evenly around its middle, which gives away any one that is moved.
+        The places of a box lie evenly around its middle, which reveals any one that is moved.
         """
         first, last = self._ends(slot, target)
         run = places[0][1]
@@ -209,7 +209,7 @@ class PieceSink(_Slots):
             )
 
     def _ends(self, slot: Slot, target: TargetChunk) -> tuple[int, int]:
-        """Where the slot's first and last elements lie in the chunk's bytes."""
+        """The offsets of the slot's first and last elements in the chunk's bytes."""
         first = last = 0
         for start, size, stored in zip(slot.start, slot.shape, target.stored_shape, strict=True):
             first = first * stored + start
@@ -219,7 +219,7 @@ class PieceSink(_Slots):
     def _chunk_crc(
         self, elements: Array, slot: Slot, target: TargetChunk, places: Sequence[tuple[int, int]]
     ) -> int:
-        """What the slot adds to the CRC32C of its chunk."""
+        """The contribution of the slot to the CRC32C of its chunk."""
         if len(places) == 1:
             offset, nbytes = places[0]
             stored_bytes = math.prod(target.stored_shape) * self._itemsize
@@ -240,14 +240,14 @@ class ChunkSink(_Slots):
         self._stored: dict[Index, Array] = {}
 
     def put(self, piece: Piece, band: Array | Interleaved, box: Box) -> None:
-        """Copies a band of a piece, which lies at ``box`` of it, into the chunks."""
+        """Copies a band at ``box`` of a piece into the chunks."""
         target = piece.to_target(box)
         for slot in self.cutter.slots_of(piece, box):
             self.place(slot, target)
             self.copy(piece, band, slot.in_band, _inside(self._chunks[slot.number], slot))
 
     def close(self) -> list[StoredChunk]:
-        """Stores each chunk, then sums up what was stored, row by row across all of them."""
+        """Stores each chunk, then sums up the stored elements, row by row across all of them."""
         stored_chunks = [
             self._store(t, c) for t, c in zip(self.unit.chunks, self._chunks, strict=True)
         ]
@@ -265,7 +265,7 @@ class ChunkSink(_Slots):
         return stored_chunks
 
     def _all_stored(self) -> list[Array]:
-        """What was stored as each target chunk."""
+        """The elements that were stored as each target chunk."""
         for target in self.unit.chunks:
             if target.index not in self._stored:
                 raise self.defect(f"chunk {list(target.index)} was not stored")

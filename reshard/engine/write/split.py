@@ -1,6 +1,6 @@
-"""Cuts a band into slots of target chunks: where each part lies in the band and in its chunk.
+"""Cuts a band into slots of target chunks: the place of each part in the band and in its chunk.
 
-A band differs from the one before in one dimension only, so what was found for a dimension is kept:
+A band differs from the one before in one dimension only, so that the cuts of each dimension are kept:
 the slots of a band are then the product of a few short lists.
 """
 
@@ -23,7 +23,7 @@ class Slot(NamedTuple):
     Attributes:
         number: position of the chunk among the unit's.
         in_band: index of the part in the band, in the axis order of the target's view.
-        start: where it begins within the stored chunk.
+        start: its first index within the stored chunk.
         shape: its shape in the chunk.
     """
 
@@ -79,7 +79,7 @@ class Cutter:
         return self._viewed(piece, box, moved)
 
     def _viewed(self, piece: Piece, box: Box, moved: Box) -> Iterator[Slot]:
-        """The same where dimensions of the target are split: a part of a chunk is one box of the view, or a few."""
+        """The slots if dimensions of the target are split: a part of a chunk is one box of the view, or a few."""
         view = piece.target_view
         for place, _ in piece.target_boxes(box):
             for slot in self.slots(place):
@@ -117,7 +117,7 @@ def _ends(box: Box) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def runs(
     start: Sequence[int], shape: Sequence[int], stored: Sequence[int], itemsize: int
 ) -> list[tuple[int, int]]:
-    """Where a box of a row-major chunk lies: offset and length in bytes of each contiguous run.
+    """The place of a box in a row-major chunk: offset and length in bytes of each contiguous run.
 
     >>> runs((2, 0), (2, 8), (8, 8), 4), runs((2, 4), (2, 4), (8, 8), 4)
     ([(64, 64)], [(80, 16), (112, 16)])

@@ -3,11 +3,11 @@
 A target chunk is often a narrow stripe of its tensor, so that a piece of it has many short rows,
 and a checksum call for each would cost more than the bytes. So the pieces of a band are copied
 back, from the memory that was written and by the places where it was written, into rows as wide
-as the band, which are summed in one call.
+as the band, and these are summed in one call.
 
-Where elements keep their type and order, source and target have the same digest. Else what should
-have been written is made a second time from the decoded band, apart from everything that cuts,
-casts and places it.
+If elements keep their type and order, source and target have the same digest. Else the expected
+elements are computed a second time from the decoded band, independently of all code that cuts,
+casts and places them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 LONG_RUN_BYTES = 64 << 10
-"""Rows at least this long are summed where they are: copying them would cost more than the calls."""
+"""Rows of at least this length are summed in place: copying them would cost more than the calls."""
 
 
 class TargetDigest:
@@ -44,9 +44,9 @@ class TargetDigest:
         self._memory = memory
 
     def digest(self, pieces: Sequence[tuple[Array, Box]], band: Box) -> int:
-        """Contribution of pieces, with where they lie in the tensor, that together fill ``band``.
+        """Contribution of pieces, each with its place in the tensor, that together fill ``band``.
 
-        What no piece fills adds nothing: whoever gives the pieces sums up their ``coverage``, which tells.
+        Elements that no piece fills add nothing; the caller detects them by the ``coverage`` of the pieces.
         """
         nbytes = band.size * self._dtype.itemsize
         # The parts of a view may lie apart, in a band that is larger than they are.
@@ -67,7 +67,7 @@ class TargetDigest:
 
 
 def expected_sum(unit: Unit, piece: Piece, band: Array, box: Box) -> int:
-    """What ``band``, lying at ``box`` of a piece, adds to the target's digest."""
+    """The contribution of ``band``, at ``box`` of a piece, to the target's digest."""
     dtype = target_element_type(piece)
     shape = unit.shape if piece.target_view is None else piece.target_view.shape
     total = 0
@@ -83,9 +83,9 @@ def expected_sum(unit: Unit, piece: Piece, band: Array, box: Box) -> int:
 
 
 def slabs(band: Array, box: Box, order: Sequence[int] | None = None) -> Iterator[tuple[Array, Box]]:
-    """The band in parts of about SLAB_ELEMENTS, whose copies stay small, each with its box.
+    """The band in parts of about SLAB_ELEMENTS, each with its box, so that copies stay small.
 
-    ``order``: the axes as the target has them, slowest first. The first of them is cut, so that its rows stay as long as they can.
+    ``order``: the target's axes, slowest first. The first of them is cut, so that rows stay as long as possible.
     """
     if band.size <= SLAB_ELEMENTS:
         if band.size:

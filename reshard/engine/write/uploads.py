@@ -1,4 +1,4 @@
-"""Files that chunks share, in a store that writes no file in place: each is uploaded in order while its chunks are made."""
+"""Uploads of files that chunks share, for a store that does not write in place: each is sent in order as its chunks are made."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class _SharedUpload:
         self._ranges = StoredRanges(file.crc)
 
     def begin(self) -> None:
-        """Writes what is before the first chunk."""
+        """Writes the bytes before the first chunk."""
         self.upload.write(self._file.head)
         self._insert()
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Adds a chunk, and what follows it before the next."""
+        """Adds a chunk, and the bytes between it and the next."""
         start, crc = self.upload.done_bytes, 0
         for part in parts:
             self.upload.write(part)
@@ -47,7 +47,7 @@ class Uploads:
     A file's first chunk begins its upload, and its last byte ends it.
 
     Attributes:
-        check: called before a file appears; what it raises ends the upload, of which nothing is stored then.
+        check: called before a file appears; an error that it raises ends the upload, and nothing of it is stored.
     """
 
     check: Callable[[], None] | None = None
@@ -59,7 +59,7 @@ class Uploads:
         self._lock = threading.Lock()
 
     def write(self, place: Place, parts: Sequence[bytes | memoryview]) -> str:
-        """Adds a chunk, which must be the next of its file; the file's version once it is complete, else ""."""
+        """Adds a chunk, which must be the next of its file; returns the file's version once it is complete, else ""."""
         shared = self._begun(place.file)
         upload = shared.upload
         if upload.done_bytes != place.start:

@@ -1,4 +1,4 @@
-"""Credentials of AWS as its own tools find them: in the files of its command line, by boto3, which also renews them."""
+"""Credentials of AWS, found as its own tools find them: boto3 reads the files of the command line, and renews them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _CONFIG = ("AWS_CONFIG_FILE", "~/.aws/config")
 
 
 def credentials(config: Mapping[str, str], profile: str) -> dict[str, Any]:
-    """obstore's argument for a client with these options; none where obstore finds credentials itself, or the machine has a role.
+    """obstore's argument for a client with these options; empty if obstore finds credentials itself, or the machine has a role.
 
-    Raises MissingPackageError where only boto3 can read them, and StorageError for a profile that has none.
+    Raises MissingPackageError if only boto3 can read them, and StorageError for a profile without any.
     """
     if not profile and (_are_given(config) or not _find(_KEYS, _CONFIG)):
         return {}
@@ -50,9 +50,9 @@ def _no_credentials(profile: str, error: Exception) -> StorageError:
 
 
 def session(options: Mapping[str, str], profile: str) -> Any:
-    """A session of boto3 with the keys of these options, or else those of a profile, or else where AWS' own tools look.
+    """A session of boto3 with the keys of these options, else those of a profile, else those that AWS' own tools find.
 
-    Raises ImportError, and BotoCoreError for a profile that is not there.
+    Raises ImportError, and BotoCoreError for a missing profile.
     """
     import boto3
 
@@ -66,12 +66,12 @@ def session(options: Mapping[str, str], profile: str) -> Any:
 
 
 def is_on(variable: str) -> bool:
-    """Whether a variable of the environment says yes."""
+    """True if a variable of the environment says yes."""
     return os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
 
 
 def _are_given(config: Mapping[str, str]) -> bool:
-    """Whether obstore finds credentials by itself: given, in the environment, or of a container or web identity."""
+    """True if obstore finds credentials by itself: given, in the environment, or of a container or web identity."""
     found = (
         "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
         "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -84,6 +84,6 @@ def _are_given(config: Mapping[str, str]) -> bool:
 
 
 def _find(*names: tuple[str, str]) -> str:
-    """The first of these files that is there; "" for none."""
+    """The first of these files that exists; "" for none."""
     paths = (os.path.expanduser(os.environ.get(*name)) for name in names)  # noqa: PTH111  as the AWS SDKs expand it
     return next((path for path in paths if os.path.exists(path)), "")  # noqa: PTH110  paths are text here

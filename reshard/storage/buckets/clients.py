@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 60.0
-"""A request whose body stands still for so long is made again."""
+"""Seconds without progress of a body, after which its request is made again."""
 
 Patience = Literal["once", "short", "long"]
-"""How often a request is made that gets no answer, or status 5xx: once, ten times within some seconds, or for ``retry_timeout_s``."""
+"""The retries of a request without an answer, or with status 5xx: none, ten within some seconds, or for ``retry_timeout_s``."""
 
 SHORT_RETRIES = 10
-"""Until the bucket has answered: an endpoint that is wrong, or credentials that are missing, should be told soon."""
+"""Retries until the bucket has answered once: a wrong endpoint or missing credentials are then reported soon."""
 
 LONG_BACKOFF: BackoffConfig = {
     "init_backoff": timedelta(seconds=0.1),
     "max_backoff": timedelta(seconds=5),
     "base": 4,
 }
-"""Each pause is random, up to four times the one before. With twice as much, obstore's default, pauses do not grow on average."""
+"""Each pause is random, up to four times the one before. With up to twice, obstore's default, pauses do not grow on average."""
 
 _ENVIRONMENT = {
     "s3": (
@@ -50,27 +50,27 @@ _ENVIRONMENT = {
         "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURITE_BLOB_STORAGE_URL",
     ),
 }  # fmt: skip
-"""Variables that choose where and as whom requests go: when one changes, a new client is made."""
+"""Variables that choose the server and the account of requests: when one changes, a new client is made."""
 
 _Key = tuple[Scheme, str, BucketSettings, tuple[str | None, ...], Patience]
 
 _clients: dict[_Key, ObjectStore] = {}
 _answered: dict[int, ObjectStore] = {}
-"""The clients that have got an answer, by their ``id``."""
+"""The clients that got an answer, by their ``id``."""
 
 _lock = threading.Lock()
 
 
 _is_child_of_user = False
-"""Whether this process was forked from one that had clients: obstore's threads are not here, and requests would hang."""
+"""True if this process was forked from one that had clients: obstore's threads are not here, and requests would hang."""
 
 
 def client_for(scheme: Scheme, bucket: str, key: str = "", *, retries: bool = True) -> ObjectStore:
     """The client that this process has for a bucket, with the settings for the URL of ``key``.
 
-    Once the bucket has answered it is one that waits for a store that is away. Without ``retries`` it makes each request once.
+    Once the bucket has answered, the client waits for a store that is unreachable. Without ``retries`` it makes each request once.
 
-    Raises MissingPackageError without obstore, and StorageError for settings that make no sense, and in a process that was
+    Raises MissingPackageError without obstore, and StorageError for invalid settings, and in a process that was
     forked after a bucket was used.
     """
     settings = settings_for(format_url(scheme, bucket, key))
@@ -96,7 +96,7 @@ def note_answer(client: ObjectStore) -> None:
 
 
 def forget_clients() -> None:
-    """Lets go of all clients and their connections."""
+    """Drops all clients and their connections."""
     _clients.clear()
     _answered.clear()
 
@@ -119,7 +119,7 @@ def new_client(
     *,
     patience: Patience = "long",
 ) -> ObjectStore:
-    """A client that nobody shares; ``headers`` go with each request."""
+    """A client that is not shared; ``headers`` go with each request."""
     settings = settings_for(format_url(scheme, bucket, key))
     if _is_child_of_user:
         raise forked_error(
@@ -157,7 +157,7 @@ def _retry_config(settings: BucketSettings, patience: Patience) -> RetryConfig:
             return {"max_retries": 0, "retry_timeout": timeout}
         case "short":
             return {"max_retries": SHORT_RETRIES, "retry_timeout": timeout}
-        case "long":  # the time alone ends it
+        case "long":  # only the time ends it
             return {"max_retries": 1 << 20, "retry_timeout": timeout, "backoff": LONG_BACKOFF}
 
 
@@ -178,7 +178,7 @@ def _client_options(
 
 
 def _s3(config: dict[str, str], settings: BucketSettings) -> dict[str, Any]:
-    """Fills in what every upload needs, and finds credentials."""
+    """Adds the options that every upload needs, and finds credentials."""
     config.setdefault("checksum_algorithm", "CRC64NVME")
     config.setdefault("copy_if_not_exists", "multipart")
     config.setdefault(
@@ -188,7 +188,7 @@ def _s3(config: dict[str, str], settings: BucketSettings) -> dict[str, Any]:
 
 
 def _gs(config: dict[str, str]) -> dict[str, Any]:
-    """The variable of Google's own clients for an emulator, which takes requests of anybody."""
+    """Reads the variable of Google's own clients for an emulator; an emulator needs no credentials."""
     emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
     if emulator and "base_url" not in config and not os.environ.get("GOOGLE_BASE_URL"):
         config["base_url"] = emulator if "://" in emulator else f"http://{emulator}"
@@ -198,7 +198,7 @@ def _gs(config: dict[str, str]) -> dict[str, Any]:
 
 
 def _az(config: dict[str, str]) -> dict[str, Any]:
-    """The connection string of Azure's own clients, where nothing else names the account."""
+    """Reads the connection string of Azure's own clients, if nothing else names the account."""
     text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
     if text and "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
         parts = dict(part.split("=", 1) for part in text.split(";") if "=" in part)
@@ -218,11 +218,11 @@ _ENDPOINTS: dict[Scheme, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "gs": (("base_url", "google_base_url"), ("GOOGLE_BASE_URL",)),
     "az": (("endpoint", "azure_endpoint"), ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")),
 }
-"""Where an endpoint may stand: options, then variables."""
+"""The places of an endpoint: options, then variables."""
 
 
 def endpoint_of(scheme: Scheme, config: Mapping[str, str]) -> str:
-    """The server that is named, "" for the cloud's own."""
+    """The configured server; "" for the cloud's own."""
     if scheme == "az" and is_on("AZURE_STORAGE_USE_EMULATOR"):
         return os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000")
     options, variables = _ENDPOINTS[scheme]

@@ -1,4 +1,4 @@
-"""What the requests of each cloud do, and how many it answers in a second."""
+"""The traits of each cloud's requests, and their rates in a second."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ REQUESTS: Mapping[Scheme, RequestTraits] = MappingProxyType(
         "az": RequestTraits(deleted_at_once=256, rates=RequestRates(20_000, 20_000)),
     }
 )
-"""By scheme. Rates are those that the clouds publish. A target's objects count as one prefix and one bucket: clouds split them
+"""The traits by scheme. The clouds publish these rates. A target's objects count as one prefix and one bucket: clouds split them
 only under load.
 
-- S3: at least so many for each partitioned prefix (Amazon S3 User Guide, "Best practices design patterns: optimizing
+- S3: the guaranteed rate of each partitioned prefix (Amazon S3 User Guide, "Best practices design patterns: optimizing
   Amazon S3 performance").
-- Google Cloud Storage: of a bucket at first; it grows if the rate is doubled no faster than every 20 minutes ("Request rate
+- Google Cloud Storage: the initial rate of a bucket; it grows if requests double no faster than every 20 minutes ("Request rate
   and access distribution guidelines").
-- Azure: of a standard account, reads and writes together; here each has all of it ("Scalability and performance targets for
+- Azure: the rate of a standard account, for reads and writes together; here each has all of it ("Scalability and performance targets for
   standard storage accounts").
 """

@@ -14,34 +14,34 @@ from reshard.storage.buckets.urls import Scheme, parse_url
 from reshard.storage.location import Location
 
 LEAST_BYTES = 4 << 20
-"""What is smaller is read and written in fewer requests."""
+"""Smaller objects are read and written in fewer requests than a copy takes."""
 
 GREATEST_BYTES = 5 << 30
-"""S3 copies no larger object in one request."""
+"""The largest object that S3 copies in one request."""
 
 _MD5 = re.compile(r'"([0-9a-f]{32})"')
 
 _UNPROVEN: set[tuple[Scheme, str]] = set()
-"""Buckets whose ETags do not tell what an object holds, such as those with keys of the customer."""
+"""Buckets whose ETags do not depend on the content alone, such as those with keys of the customer."""
 
 
 def is_worth_it(source: str, target: str, nbytes: int) -> bool:
-    """Whether two URLs are in one bucket whose copies can be proven, and an object is large enough."""
+    """True if two URLs are in one bucket with provable copies, and an object is large enough."""
     place, other = parse_url(source)[:2], parse_url(target)[:2]
     is_one = place == other and place[0] != "az" and place not in _UNPROVEN
     return is_one and LEAST_BYTES <= nbytes <= GREATEST_BYTES
 
 
 def is_provable(source: str, version: str) -> bool:
-    """Whether the ETag of an object shows that a copy of it has the same bytes."""
+    """True if the ETag of an object shows that a copy of it has the same bytes."""
     return bool(_tag_of_copy(parse_url(source)[0], version))
 
 
 def copy_within(source: Location, status: FileStatus, target: Location) -> str:
-    """Copies an object in the version of ``status`` to where none is; the version of the copy, or "" where nothing was copied.
+    """Copies an object in the version of ``status`` to a free path; returns the version of the copy, or "" if nothing was copied.
 
-    The copy is proven by its ETag: the MD5 of what it holds, and on S3, whose copies keep to a condition only in an upload of
-    one part, the MD5 of that. What cannot be proven is removed, and is left to a caller who reads and compares the bytes.
+    The copy is proven by its ETag: the MD5 of the content, or on S3 the MD5 of an upload of one part, since only such copies
+    obey a condition there. A copy that cannot be proven is removed; the caller then copies the bytes and compares them.
     """
     scheme, bucket, path = parse_url(str(source))
     store, to = BucketStore(scheme, bucket), target.path
@@ -64,7 +64,7 @@ def copy_within(source: Location, status: FileStatus, target: Location) -> str:
 
 
 def _tag_of_copy(scheme: Scheme, version: str) -> str:
-    """The ETag of an object with the content that an ETag proves; "" where it proves none."""
+    """The ETag of an object with the content that an ETag proves; "" if it proves none."""
     found = _MD5.fullmatch(version)
     if found is None or scheme == "az":
         return ""
@@ -75,7 +75,7 @@ def _tag_of_copy(scheme: Scheme, version: str) -> str:
 
 
 def _copy(store: BucketStore, path: str, target: str) -> bool:
-    """Whether the store did it: it does not where an object is there, or where it knows no such copy."""
+    """True if the store copied it. It does not if an object is there, or if it knows no such copy."""
     client = store.client(target)
     from obstore.exceptions import AlreadyExistsError, NotSupportedError
 

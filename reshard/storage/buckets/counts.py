@@ -1,4 +1,4 @@
-"""Every request to a bucket, made and counted here: obstore is called nowhere else.
+"""Makes and counts every request to a bucket: obstore is called nowhere else.
 
 Requests that obstore sends again after a failure are counted once.
 """
@@ -29,7 +29,7 @@ _done = NONE
 
 
 def so_far() -> Requests:
-    """What this process has asked of buckets, all threads together."""
+    """The requests of this process to buckets, all threads together."""
     return _done
 
 
@@ -58,7 +58,7 @@ def head(client: ObjectStore, path: str) -> ObjectMeta:
 
 
 def get(client: ObjectStore, path: str, options: Any = None) -> GetResult:
-    """A range of an object; ``received`` counts what is read of it."""
+    """A range of an object; ``received`` counts the bytes that are read of it."""
     import obstore
 
     add(Requests(get=1))
@@ -116,8 +116,8 @@ def put_parts(
 ) -> PutResult:  # fmt: skip
     """An object, uploaded in parts.
 
-    obstore asks for the parts within its own runtime, where no request can be made: they may be read from a bucket, so that
-    another thread makes them.
+    obstore asks for the parts within its own runtime, where no request is possible. The parts may be read from a bucket, so
+    that another thread makes them.
     """
     import obstore
 
@@ -155,7 +155,7 @@ def delete(client: ObjectStore, paths: str | Sequence[str]) -> None:
 
 
 def copy(client: ObjectStore, path: str, target: str) -> None:
-    """Has the store copy an object to where none is; on S3 as the one part of an upload."""
+    """Has the store copy an object to a free path; on S3 as the one part of an upload."""
     import obstore
 
     add(Requests(copy=1, put=_traits(client).puts_of_copy))

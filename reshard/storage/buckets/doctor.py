@@ -28,18 +28,18 @@ from reshard.storage.buckets.urls import is_bucket_scheme, parse_url
 
 OBJECT_BYTES = 8 << 20
 OBJECTS = 4
-"""So many objects of so many bytes are written and read at once for the bandwidth."""
+"""Number and size of the objects that are written and read at once to measure the bandwidth."""
 
 ROUND_TRIPS = 5
 
 
 class BucketCheck(Record, frozen=True):
-    """One thing that was tried.
+    """The result of one test.
 
     Attributes:
-        holds: None where it could not be tried, or does not apply to this cloud.
-        found: what was seen, in a few words, or the error.
-        follows: what it means for this project if it does not hold.
+        holds: None if it could not be tried, or does not apply to this cloud.
+        found: the observation, in a few words, or the error.
+        follows: the consequence for this project if it does not hold.
     """
 
     name: str
@@ -49,7 +49,7 @@ class BucketCheck(Record, frozen=True):
 
 
 class BucketReport(Record, frozen=True):
-    """What holds on a bucket. Rates are of all requests at once; None where they could not be measured.
+    """The results of all tests of a bucket. Rates are of all requests at once; None if they could not be measured.
 
     Attributes:
         latency_s: of the median request for a few bytes.
@@ -68,12 +68,12 @@ class BucketReport(Record, frozen=True):
 
     @property
     def is_fine(self) -> bool:
-        """Whether everything that was tried holds."""
+        """True if every test that was possible holds."""
         return not any(check.holds is False for check in self.checks)
 
 
 class _Trial(Struct):
-    """A folder in a bucket in which things are tried."""
+    """A folder in a bucket for tests."""
 
     store: BucketStore
     folder: str
@@ -83,11 +83,11 @@ class _Trial(Struct):
 
 
 class _DoesNotHoldError(Exception):
-    """What was seen instead."""
+    """The observation that contradicts an expectation."""
 
 
 class _DoesNotApplyError(Exception):
-    """Why something cannot be tried on this cloud."""
+    """The reason why a test cannot be done on this cloud."""
 
 
 _Try = Callable[[_Trial], str]
@@ -105,7 +105,7 @@ def check_url(url: str) -> None:
 def examine_bucket(url: str) -> BucketReport:
     """Tries writing, listing, ranges, versions, conditions, parts, checksums and deletion, and measures the link.
 
-    Sends about 50 requests, 48 MiB up and 45 MiB down. The report has what the bucket refuses. Raises StorageError if
+    Sends about 50 requests, 48 MiB up and 45 MiB down. The report has the refusals of the bucket. Raises StorageError if
     ``url`` does not name a bucket.
     """
     check_url(url)
@@ -252,7 +252,7 @@ _CHECKS: tuple[tuple[str, _Try, str], ...] = (
 
 
 def _measured(trial: _Trial) -> tuple[float | None, float | None, float | None]:
-    """Latency and rates; None where a request failed."""
+    """Latency and rates; None if a request failed."""
     try:
         return _latency_s(trial), _rate(trial, _upload), _rate(trial, _download)
     except StorageError:

@@ -1,4 +1,4 @@
-"""Every failure of a bucket as a StorageError: what was tried, the URL, the reason, the remedy, the store's own words."""
+"""Every failure of a bucket as a StorageError: the action, the URL, the reason, the remedy, the store's own words."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _SECRET = re.compile(
 )
 _BEARER = re.compile(r"(?i)\b(bearer|sharedkey|aws4-hmac-sha256) [^\s\"']+")
 _LISTINGS = 3
-"""A listing is tried so often."""
+"""Number of attempts of a listing."""
 
 _WORDS = 300
-"""So many characters of the store's own words are shown."""
+"""Number of characters of the store's own words that are shown."""
 
 
 def bucket_error(action: str, url: str, error: Exception, what: str = "") -> StorageError:
     """``error`` of obstore as a StorageError that names the action, the URL, the reason and the remedy.
 
-    Nothing secret is in it: of what the store answered, its code and its message are shown, signatures removed.
+    It contains no secrets: of the store's answer it shows the code and the message, with signatures removed.
     """
     found = reason_of(action, error)
     begin = f"{what}: " if what else ""
@@ -42,7 +42,7 @@ def bucket_error(action: str, url: str, error: Exception, what: str = "") -> Sto
 
 
 def damaged_upload(url: str) -> StorageError:
-    """The error for an object that has other bytes than were sent, to be raised."""
+    """The error, to be raised, for an object with other bytes than were sent."""
     return DamagedUploadError(f"cannot write {url}: {CHECKSUM.reason}; {CHECKSUM.remedy}")
 
 
@@ -51,14 +51,14 @@ def bucket_errors(action: str, url: str, what: str = "") -> Iterator[None]:
     """Turns an error of obstore in the block into a StorageError about ``url``."""
     try:
         yield
-    except ReshardError:  # some of them are OSErrors, and say already what is wrong
+    except ReshardError:  # some are OSErrors, and their messages are complete
         raise
     except client_errors() as error:
-        raise bucket_error(action, url, error, what) from None  # its text may hold what is secret
+        raise bucket_error(action, url, error, what) from None  # its text may contain secrets
 
 
 def whole_listing(listed: Callable[[], T]) -> T:
-    """What a listing gives; obstore does not ask again where the answer breaks off or makes no sense."""
+    """The result of a listing, tried again if the answer breaks off or is invalid: obstore does not do that."""
     for _ in range(_LISTINGS - 1):
         try:
             return listed()

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 RANGE_BYTES = 8 << 20
-"""One request asks for at most so much. At 30 ms and 90 MB/s a range of 8 MiB takes 0.12 s, three quarters of it data."""
+"""The largest range of one request. At 30 ms and 90 MB/s a range of 8 MiB takes 0.12 s, three quarters of it data."""
 
 _BEHIND_THE_END = "Wanted range starting at"
-"""What obstore says where a store answers a range behind the end with no bytes instead of status 416, as Azurite does."""
+"""obstore's words if a store answers a range behind the end with no bytes instead of status 416, as Azurite does."""
 
 _COPY_BYTES = 1 << 20
-"""A body is copied into the caller's memory in pieces of this size, so that a request takes little more beside it."""
+"""A body is copied into the caller's memory in pieces of this size, so that a request takes little memory of its own."""
 
 
 class BucketFile:
     """An object; implements ``base.OpenFile``. Nothing is requested before the first read.
 
     Args:
-        version: the ETag that the object must have; "" takes the one of the first read, and keeps to it.
-        nbytes: the object's size; None where it is not known yet.
+        version: the ETag that the object must have; "" takes the one of the first read for all later ones.
+        nbytes: the object's size; None if it is not known yet.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class BucketFile:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether all requests from now on ask for one version, so that several can be made at once."""
+        """True if all further requests ask for one version, so that several can be made at once."""
         return bool(self._version) or self._nbytes is not None
 
     def fill(self, offset: int, out: memoryview) -> int:
         if not self.is_pinned:
-            done = self._get(offset, out[:RANGE_BYTES])  # tells the version
+            done = self._get(offset, out[:RANGE_BYTES])  # gives the version
             return done + self.fill(offset + done, out[done:]) if done == RANGE_BYTES else done
         ranges = equal_ranges(self._there(offset, len(out)))
         if len(ranges) <= 1:
@@ -78,14 +78,14 @@ class BucketFile:
         return bytes(memoryview(out)[:done])
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Does nothing: no connection is open."""
 
     def _there(self, offset: int, nbytes: int) -> int:
-        """How many of these bytes the object has, as far as its size is known."""
+        """The number of these bytes that the object has, as far as its size is known."""
         return nbytes if self._nbytes is None else max(0, min(nbytes, self._nbytes - offset))
 
     def _get(self, offset: int, out: memoryview) -> int:
-        """One request: fills ``out`` as far as the object goes."""
+        """Fills ``out`` by one request, as far as the object goes."""
         if not len(out):
             return 0
         done = 0
@@ -95,7 +95,7 @@ class BucketFile:
         return done
 
     def _body(self, offset: int, nbytes: int) -> Iterator[Any]:
-        """The pieces of one range, as they arrive; none where the object ends before it."""
+        """The pieces of one range, as they arrive; none if the object ends before it."""
         options: Any = {"range": (offset, offset + nbytes)}
         if self._version:
             options["if_match"] = self._version
@@ -123,7 +123,7 @@ class BucketFile:
             )
 
     def _pin(self, meta: Any) -> None:
-        """Notes version and size, and compares them, since some stores do not look at the version that was asked for."""
+        """Notes version and size, and compares them, since some stores ignore the requested version."""
         if self._nbytes is not None and meta["size"] != self._nbytes:
             raise self._changed(f"it had {self._nbytes:,} bytes, and has {meta['size']:,} now")
         version = version_of(meta["e_tag"])
@@ -149,14 +149,14 @@ def _results(futures: list[Future[int]]) -> list[int]:
 
 
 REQUESTS_AT_ONCE = 32
-"""For large reads and for reading ahead; threads that read small ranges make their requests themselves."""
+"""Threads for large reads and for reading ahead; threads that read small ranges make their requests themselves."""
 
 _threads: ThreadPoolExecutor | None = None
 _lock = threading.Lock()
 
 
 def request_threads() -> ThreadPoolExecutor:
-    """Made on first use in each process. What runs here must not wait for others that do."""
+    """The threads of this process, made on first use. Their tasks must not wait for one another."""
     global _threads
     with _lock:
         if _threads is None:

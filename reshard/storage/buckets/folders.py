@@ -1,4 +1,4 @@
-"""A bucket whose folders are listed once each: for one call, which asks the same things several times."""
+"""A bucket that lists each folder once: for the repeated questions of one call."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from reshard.storage.buckets.view import BucketView
 
 
 def remembered(store: Store, folder: str) -> Store:
-    """A store in a bucket for looking through many folders below ``folder``; one that knows them already as it is."""
+    """A store in a bucket for looking through many folders below ``folder``; a store that remembers them already is returned."""
     if isinstance(store, BucketView) and not store.holds(folder):
         store = store.store
     return BucketFolders(store, folder) if isinstance(store, BucketStore) else store
 
 
 class BucketFolders(StoreWrapper, frozen=True):
-    """A bucket whose answers are remembered; implements ``base.Store``.
+    """A bucket with remembered answers; implements ``base.Store``.
 
-    The first look into a folder lists the names in it, and answers every later one: a checkpoint is recognised by a dozen
-    names, which are one request instead of a dozen. A view lists all that is below, once. It lives as long as one question
-    does, or one call that reads a checkpoint, since it notices no change.
+    The first question about a folder lists the names in it, and answers every later one: a checkpoint is recognised by a dozen
+    names, which take one request instead of a dozen. A view lists all objects below it, once. Use it for a single question, or
+    for one call that reads a checkpoint, since it notices no change.
 
-    A name in ``top`` is asked for by itself before its folder is listed: the first that is looked for most often tells what is
-    there, and a checkpoint of 10,000 tensors may have as many folders.
+    A name in ``top`` is looked up by itself before its folder is listed: the first such name usually decides the
+    format, and a checkpoint of 10,000 tensors may have as many folders.
 
     Attributes:
-        top: what is above it is not listed, since the credentials may not reach there.
+        top: folders above it are not listed, since the credentials may not reach there.
         found: the names in each folder that was listed.
-        objects: what is at a path that was asked for by itself.
-        views: by the folder that each is of.
+        objects: the status of each path that was looked up by itself.
+        views: by their folder.
     """
 
     store: BucketStore
@@ -95,7 +95,7 @@ class BucketFolders(StoreWrapper, frozen=True):
             return {}
 
     def _listing(self, folder: str) -> Listing:
-        """All that is below; names that were listed are all of it where none is a folder."""
+        """All objects below a folder; the listed names are all of them if none is a folder."""
         names = self.found.get(folder)
         if names is None or any(one.kind == "folder" for one in names.values()):
             return self.store.listing(folder)

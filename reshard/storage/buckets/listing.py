@@ -21,7 +21,7 @@ BYTES_PER_OBJECT = 320
 """Memory that one listed object takes with a path of up to 160 characters (measured: 220 with 64)."""
 
 MOST_OBJECTS = 2_000_000
-"""A folder with more is no checkpoint; its listing alone would take 600 MB."""
+"""A folder with more objects is no checkpoint; its listing alone would take 600 MB."""
 
 
 class Listing(Struct, frozen=True):
@@ -32,7 +32,7 @@ class Listing(Struct, frozen=True):
     versions: Sequence[str]
 
     def status(self, path: str) -> FileStatus | None:
-        """What is at a path from the folder; "" is the folder itself."""
+        """The status of a path from the folder; "" is the folder itself."""
         place = bisect_left(self.paths, path)
         if place < len(self.paths) and self.paths[place] == path:
             return FileStatus("file", self.sizes[place], self.versions[place])
@@ -41,7 +41,7 @@ class Listing(Struct, frozen=True):
         return FileStatus("folder")
 
     def entries(self, folder: str) -> list[Entry]:
-        """Every name in a folder, sorted; none where nothing is there."""
+        """Every name in a folder, sorted; none if nothing is there."""
         begin = f"{folder}/" if folder else ""
         found: dict[str, bool] = {}
         place, end = self._range(begin)
@@ -60,7 +60,7 @@ class Listing(Struct, frozen=True):
         return iter(range(*self._range(f"{folder}/" if folder else "")))
 
     def _range(self, begin: str) -> tuple[int, int]:
-        """The places of paths that begin so; ``0`` is the character after the slash."""
+        """The range of paths that begin with ``begin`` and a slash; ``0`` is the character after the slash."""
         if not begin:
             return 0, len(self.paths)
         first = bisect_left(self.paths, begin)
@@ -68,7 +68,7 @@ class Listing(Struct, frozen=True):
 
 
 def version_of(e_tag: str | None) -> str:
-    """An ETag in quotes, as requests need it: Azure lists them without."""
+    """An ETag in quotes, as requests need it; Azure lists ETags without quotes."""
     if not e_tag or e_tag.endswith('"'):
         return e_tag or ""
     return f'"{e_tag}"'
@@ -92,7 +92,7 @@ def list_objects(client: ObjectStore, folder: str, url: str) -> Listing:
 
 
 def _in_order(paths: list[str], sizes: array[int], versions: list[str]) -> Listing:
-    """Sorted, and without the empty objects by which some programs mark folders."""
+    """The listing sorted, and without the empty objects with which some programs mark folders."""
     listing = Listing(paths, sizes, versions)
     if any(one > other for one, other in pairwise(paths)):
         listing = _taken(listing, sorted(range(len(paths)), key=paths.__getitem__))
@@ -105,7 +105,7 @@ def _in_order(paths: list[str], sizes: array[int], versions: list[str]) -> Listi
 
 
 def _marks(listing: Listing, place: int) -> bool:
-    """Whether an empty object marks the folder itself, or one that has objects below it."""
+    """True if an empty object marks the folder itself, or a folder that has objects below it."""
     path = listing.paths[place]
     return not path or next(listing._below(path), None) is not None
 

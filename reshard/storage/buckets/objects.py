@@ -1,4 +1,4 @@
-"""Writes and deletes objects: whole, in parts, and only where nothing is yet; and whether a store has what was sent, if the answer was lost."""
+"""Writes and deletes objects: whole, in parts, or only at a free path; finds out what a store received if its answer was lost."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _MIB = 1 << 20
 DELETED_AT_ONCE = 1000
 
 WHOLE_BYTES = 16 * _MIB
-"""What comes in pieces is put whole up to so many bytes, and uploaded in parts beyond."""
+"""Content that comes in pieces is put whole up to this size, and uploaded in parts beyond."""
 
 _ATTEMPTS = 3
-"""To put an object whole, or to delete some; each with the retries of obstore."""
+"""Attempts to put an object whole, or to delete some; each with the retries of obstore."""
 
 _PART_BYTES = 8 * _MIB
 PARTS_AT_ONCE = 3
@@ -49,13 +49,13 @@ _NONE: Attributes = {}
 
 
 class CloudLimits(Struct, frozen=True):
-    """What one request of a cloud may carry.
+    """The limits of one request to a cloud.
 
     Attributes:
         least_part_bytes: of every part but the last.
         most_parts: of one object.
-        greatest_put_bytes: of an object that is put whole.
-        proves_uploads: whether each upload carries a checksum that the store compares.
+        greatest_put_bytes: of an object put whole.
+        proves_uploads: true if each upload carries a checksum that the store compares.
     """
 
     least_part_bytes: int
@@ -74,7 +74,7 @@ LIMITS: dict[Scheme, CloudLimits] = {
 def put(
     store: BucketStore, path: str, data: bytes | memoryview, attributes: Attributes = _NONE
 ) -> str:
-    """Puts an object whole, in place of what was there; its version. S3 compares the CRC-64/NVME that is sent along.
+    """Puts an object whole, in place of an existing one; returns its version. S3 compares the CRC-64/NVME that is sent along.
 
     ``attributes`` are kept with the object.
     """
@@ -84,7 +84,7 @@ def put(
 def put_new(
     store: BucketStore, path: str, data: bytes | memoryview, attributes: Attributes = _NONE
 ) -> str:  # fmt: skip
-    """Puts an object only if there is none; its version. Raises TargetExistsError where there is another one.
+    """Puts an object only if there is none; returns its version. Raises TargetExistsError if there is another one.
 
     If an answer is lost, the request is sent again and finds its own object; so an object with the same bytes counts as put.
     """
@@ -104,14 +104,14 @@ def put_new(
 
 
 class Known(Struct, frozen=True):
-    """The version of an object that may be replaced: clouds ask for the ETag, or for the generation."""
+    """The version of an object that may be replaced: an ETag or a generation, as the cloud requires."""
 
     e_tag: str | None
     version: str | None
 
 
 def known_version(store: BucketStore, path: str) -> Known | None:
-    """The version of an object now; None where there is none."""
+    """The current version of an object; None if there is none."""
     client = store.client(path)
     with bucket_errors("look at", store.text(path)):
         try:
@@ -124,7 +124,7 @@ def known_version(store: BucketStore, path: str) -> Known | None:
 def replace(
     store: BucketStore, path: str, data: bytes | memoryview, known: Known, attributes: Attributes = _NONE
 ) -> str:  # fmt: skip
-    """Puts an object only in place of this version; its own version. Raises SourceChangedError where it is another one now."""
+    """Puts an object only in place of this version; returns the new version. Raises SourceChangedError if it is another one now."""
     try:
         return _put(store, path, data, _in_place_of(known), attributes)
     except MissingError as error:
@@ -142,9 +142,9 @@ def part_bytes(nbytes: int) -> int:
 
 
 def put_memory_bytes(nbytes: int, *, in_parts: bool = False) -> int:
-    """What putting a file of ``nbytes`` keeps in memory beside them: a copy, or the parts of an upload.
+    """Memory for putting a file of ``nbytes``, besides these: a copy, or the parts of an upload.
 
-    ``in_parts``: whether they come in pieces, or are themselves a piece of a larger file.
+    ``in_parts``: true if the bytes come in pieces, or are a piece of a larger file.
     """
     return max(2 * WHOLE_BYTES, (PARTS_AT_ONCE + 2) * part_bytes(nbytes)) if in_parts else nbytes
 
@@ -152,16 +152,16 @@ def put_memory_bytes(nbytes: int, *, in_parts: bool = False) -> int:
 def put_parts(
     store: BucketStore, path: str, parts: Iterable[bytes | memoryview], part_bytes: int
 ) -> str:
-    """Uploads an object in parts, in order; its version. It appears when all parts are there.
+    """Uploads an object in parts, in order; returns its version. It appears when all parts are there.
 
     Args:
-        parts: of any lengths; they are cut into parts of ``part_bytes``, which are kept in memory until they are sent.
+        parts: of any lengths; they are cut into parts of ``part_bytes``, kept in memory until they are sent.
 
-    If a part fails, or ``parts`` raises, the upload is aborted, so that nothing of it is stored or paid for. A process that
-    is killed leaves it; a lifecycle rule of the bucket should remove those.
+    If a part fails, or ``parts`` raises, the upload is aborted, so that nothing of it is stored or paid for. A killed
+    process leaves its upload; a lifecycle rule of the bucket should remove such uploads.
 
-    S3 compares the checksum of each part. Google Cloud's ETag says nothing of the content, so that the object is read back;
-    so is one of which the last answer was lost, since the request that is sent again finds the upload gone.
+    S3 compares the checksum of each part. Google Cloud's ETag does not depend on the content, so that the object is read back.
+    It is also read back if the last answer was lost, since the repeated request finds the upload gone.
     """
     least = LIMITS[store.scheme].least_part_bytes
     if part_bytes < least:
@@ -193,9 +193,9 @@ def put_parts(
 def delete(
     store: BucketStore, paths: Iterable[str], check: Callable[[], None] | None = None
 ) -> None:
-    """Deletes objects, a thousand in one request where the store takes it; those that are missing are fine.
+    """Deletes objects, a thousand in one request if the store takes it; missing ones are fine.
 
-    ``check`` is called before each request; what it raises ends the deletion. What got no answer is sent again.
+    ``check`` is called before each request; an error that it raises ends the deletion. Requests without an answer are sent again.
     """
     for batch in _batches(list(paths)):
         for attempts_left in reversed(range(_ATTEMPTS)):
@@ -210,7 +210,7 @@ def delete(
 
 
 def delete_folder(store: BucketStore, folder: str) -> int:
-    """Deletes every object below a folder; how many there were."""
+    """Deletes every object below a folder; returns their number."""
     if not folder:
         raise StorageError(f"{store.text('')}: a whole bucket is not deleted; name a folder in it")
     paths = [f"{folder}/{path}" for path in store.files(folder)]
@@ -225,7 +225,7 @@ def _batches(paths: list[str]) -> Iterator[list[str]]:
 def _put(
     store: BucketStore, path: str, data: bytes | memoryview, mode: PutMode, attributes: Attributes
 ) -> str:  # fmt: skip
-    """Bytes that change on their way are sent again, and so is what got no answer: obstore repeats that without conditions only.
+    """Puts an object; sends it again if its bytes changed on their way or got no answer. obstore repeats only puts without conditions.
 
     With a condition the first attempt is one request: a store that knows no conditions would be asked for minutes.
     """
@@ -249,14 +249,14 @@ def _put(
 
 
 def _is_worth_it(error: StorageError, *, was_repeated: bool) -> bool:
-    """Whether a put should be made again after an error; ``was_repeated``: obstore has made it again and again."""
+    """True if a put should be made again after an error; ``was_repeated``: obstore has repeated it already."""
     if isinstance(error, DamagedUploadError):
         return True
     return error.fault == "slow" or (error.fault == "unavailable" and not was_repeated)
 
 
 def _writable(store: BucketStore, path: str, *, retries: bool = True) -> ObjectStore:
-    """The client for a path. Raises StorageError for a path that nobody should write."""
+    """The client for a path. Raises StorageError for a path that must not be written."""
     if problem := key_problem(path):
         raise StorageError(f"{store.text(path)!r} {problem}")
     return store.client(path, retries=retries)
@@ -268,7 +268,7 @@ def _delete(store: BucketStore, paths: list[str]) -> None:
         counts.delete(client, paths)
         return
     except FileNotFoundError:
-        pass  # which ones were deleted is not known
+        pass  # it is not known which ones were deleted
     except client_errors() as error:
         raise bucket_error("delete", store.text(paths[0]), error) from None
     for path in paths:
@@ -286,7 +286,7 @@ _RANGES_AT_ONCE = 4
 
 
 class Sent:
-    """What an upload in parts has taken: bytes, their CRC-64/NVME, and whether that is all of them."""
+    """The bytes that an upload in parts has taken: their number, their CRC-64/NVME, and whether these are all."""
 
     def __init__(self) -> None:
         self.nbytes = self.crc = 0
@@ -303,9 +303,9 @@ class Sent:
 
 
 def is_received(store: BucketStore, path: str, data: bytes | memoryview, version: str) -> bool:
-    """Whether Google Cloud received what was put whole: its ETag of such an object is most often its MD5.
+    """True if Google Cloud received the bytes of an object put whole: its ETag is usually its MD5.
 
-    Where it is something else (the object has a key of the customer), the object is read back. One that another run
+    If it is something else (the object has a key of the customer), the object is read back. An object that another run
     has replaced or deleted since counts as stored: nothing is left that could be wrong.
     """
     found = _MD5.fullmatch(version)
@@ -318,7 +318,7 @@ def is_received(store: BucketStore, path: str, data: bytes | memoryview, version
 
 
 def is_received_in_parts(store: BucketStore, path: str, version: str, sent: Sent) -> bool:
-    """Whether an object has the bytes of an upload, by reading it in that version."""
+    """True if an object has the bytes of an upload; reads it in that version."""
     file, done, crc = store.open(path, version), 0, 0
     buffer = memoryview(bytearray(min(sent.nbytes, _RANGES_AT_ONCE * RANGE_BYTES)))
     while done < sent.nbytes and (read := file.fill(done, buffer[: sent.nbytes - done])):
@@ -328,7 +328,7 @@ def is_received_in_parts(store: BucketStore, path: str, version: str, sent: Sent
 
 
 def stored_version(store: BucketStore, path: str, sent: Sent) -> str | None:
-    """The version of an object that has all bytes of an upload, although the store answered with an error; None for none."""
+    """The version of an object that has all bytes of an upload although the store answered with an error; else None."""
     with suppress(StorageError):
         found = store.status(path) if sent.is_all else None
         if found is not None and is_received_in_parts(store, path, found.version, sent):

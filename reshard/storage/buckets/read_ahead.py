@@ -1,4 +1,4 @@
-"""Reads a range of a file ahead of the reader who goes through it in order, in few large requests."""
+"""Reads a range of a file ahead of a sequential reader, in few large requests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from reshard.storage.base import OpenFile
 from reshard.storage.buckets.file import request_threads
 
 GAP_SHARE = 8
-"""A reader who skips no more than this part of a request still reads in order: asking again would take longer."""
+"""A reader that skips at most a request divided by this number still reads in order: a new request would take longer."""
 
 
 class _Block(Struct):
-    """Bytes of the file from ``start``, there or on their way; fewer than asked for where the file ends."""
+    """Bytes of the file from ``start``, there or on their way; fewer than requested at the file's end."""
 
     start: int
     end: int
@@ -26,13 +26,13 @@ class _Block(Struct):
 class ReadAhead:
     """A range of an open file; implements ``base.OpenFile``.
 
-    Short reads that follow one another are answered from blocks, which are requested before they are needed. Reads of a
+    Consecutive short reads are answered from blocks, which are requested before they are needed. Reads of a
     block or more, and reads elsewhere, go to the file.
 
     Args:
         ahead_bytes: memory of all blocks together.
         request_bytes: of one block.
-        is_pinned: whether the file was opened in a version; else the first request decides it, and nothing is asked beside it.
+        is_pinned: true if the file was opened in a version; else the first request decides it, and no other is made meanwhile.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class ReadAhead:
         return bytes(out) if done == nbytes else bytes(out[:done])
 
     def close(self) -> None:
-        """Waits for requests that are on their way, since their memory is counted."""
+        """Waits for pending requests, since their memory is counted."""
         self._forget()
         self._file.close()
 
     def _block_at(self, at: int) -> _Block | None:
-        """The block that has the byte; those before it are forgotten, and later ones requested."""
+        """The block that has the byte; drops earlier blocks, and requests later ones."""
         while self._blocks and self._blocks[0].end <= at:
             self._blocks.popleft()
         if not self._blocks or at < self._blocks[0].start:
@@ -89,7 +89,7 @@ class ReadAhead:
         return self._blocks[0]
 
     def _request_more(self) -> None:
-        """Requests blocks behind those that are there, as far as memory goes."""
+        """Requests further blocks, as far as memory goes."""
         while len(self._blocks) < self._most_blocks and self._blocks[-1].end < self._end:
             start = self._blocks[-1].end
             end = min(start + self._block_bytes, self._end)
@@ -98,7 +98,7 @@ class ReadAhead:
             )
 
     def _begin_at(self, at: int, nbytes: int) -> _Block | None:
-        """A block from this byte on; None where the reader does not go in order, or wants more than a block."""
+        """A block from this byte on; None if the reader does not go in order, or wants more than a block."""
         is_in_order = 0 <= at - self._expected <= self._block_bytes // GAP_SHARE
         if not is_in_order or nbytes >= self._block_bytes or at >= self._end:
             return None
@@ -111,7 +111,7 @@ class ReadAhead:
         try:
             loaded.set_result(self._load(at, end))
         except BaseException:
-            self._blocks.popleft()  # it never comes
+            self._blocks.popleft()  # it never arrives
             raise
         self._is_pinned = True
         return self._blocks[0]

@@ -1,4 +1,4 @@
-"""Why a request to a bucket failed, and what to do: by the store's code, by its words, by the HTTP status."""
+"""Reasons of failed requests to buckets, and remedies: by the store's code, by its words, by the HTTP status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KEY = re.compile(r"<Code>KMS\.|\bkms:\w+|\bcloudkms\.|Cloud KMS", re.IGNORECASE
 
 
 class Reason(Struct, frozen=True):
-    """Why a request failed, and what to do. ``kind`` is the class of the error, and ``fault`` its attribute."""
+    """The reason of a failed request, and the remedy. ``kind`` is the class of the error, and ``fault`` its attribute."""
 
     reason: str
     remedy: str
@@ -171,7 +171,7 @@ _BY_WORDS = (
     (re.compile(r"(?is)\A(?=.*expired)(?=.*(?:token|credential))"), _EXPIRED),
     (re.compile("(?i)invalid_grant|invalid_client"), _REFUSED),
 )
-"""Reasons that only the words tell, the first that fits. A name that makes no sense is a reason only where names are listed."""
+"""Reasons known by the words only; the first that fits counts. An invalid name is a reason only if names are listed."""
 
 _NOTHING_THERE = Reason(
     "nothing is there",
@@ -199,7 +199,7 @@ _BY_STATUS: tuple[tuple[range | tuple[int, ...], str, Reason | None], ...] = (
     ((429,), "", _SLOW),
     (range(300, 400), "", _REGION),
 )
-"""By the HTTP status, or by the name of obstore's error; None where the permission must be told."""
+"""Reasons by the HTTP status, or by the name of obstore's error; None if the message must name the permission."""
 
 _QUOTA = Reason("a quota is used up", "raise it or free space, and run again")
 _FAILED = Reason(
@@ -252,13 +252,13 @@ _WITHOUT_ANSWER = (
         Reason("the endpoint begins with http://", "set an https:// endpoint", fault="refused"),
     ),
 )
-"""Where the store did not answer, by words of obstore; the first that fits."""
+"""Reasons if the store did not answer, by words of obstore; the first that fits counts."""
 
 _OTHER = Reason("the request failed", "remove that cause and run again")
 
 
 def reason_of(action: str, error: Exception) -> Reason:
-    """Why a request failed: ``action`` is what was tried, as ``bucket_error`` takes it."""
+    """The reason of a failed request; ``action`` as for ``bucket_error``."""
     text = str(error)
     code = CODE.search(text)
     if code is not None and code[1] in _BY_CODE:
@@ -270,7 +270,7 @@ def reason_of(action: str, error: Exception) -> Reason:
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status in an error of obstore; 0 where the store did not answer."""
+    """The HTTP status in an error of obstore; 0 if the store did not answer."""
     found = _STATUS.search(str(error))
     return int(found[1]) if found else 0
 
@@ -289,7 +289,7 @@ def _by_status(action: str, error: Exception, text: str) -> Reason:
 
 def _forbidden(action: str, text: str) -> Reason:
     needed = f"grant {_PERMISSIONS.get(action, _PERMISSIONS['read'])}"
-    if CODE.search(text) is None:  # an answer to HEAD does not say which
+    if CODE.search(text) is None:  # an answer to HEAD has no code
         reason = "the store does not accept the credentials, or they have no permission"
         return Reason(reason, f"check them, and {needed}", ForbiddenError, "forbidden")
     return Reason("the credentials have no permission", needed, ForbiddenError, "forbidden")

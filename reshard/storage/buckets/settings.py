@@ -1,7 +1,7 @@
 """Settings of buckets that the environment's usual variables cannot give: per URL, from one file.
 
-The variable ``RESHARD_BUCKETS`` names a TOML file with a table for each URL; of those that a URL is at or below, the
-longest decides::
+The variable ``RESHARD_BUCKETS`` names a TOML file with a table for each URL. For a URL, the longest table name at or above
+it decides::
 
     ["s3://models/team-a"]
     endpoint = "https://minio.example:9000"
@@ -10,8 +10,8 @@ longest decides::
     secret_access_key = { file = "/run/secrets/minio" }
 
 The keys are obstore's (``S3Config``, ``GCSConfig``, ``AzureConfig``), ``profile`` (S3), and the times below. A value may be
-in a file or a variable of its own: ``{ file = "…" }``, ``{ env = "…" }``. Since the file is named by the environment, every
-worker process finds it, and no record that travels between processes holds a secret.
+in a file or a variable of its own: ``{ file = "…" }``, ``{ env = "…" }``. Since the environment names the file, every
+worker process finds it, and no record that is sent between processes holds a secret.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from reshard.errors import StorageError
 VARIABLE = "RESHARD_BUCKETS"
 
 REQUEST_TIMEOUT_S = 120.0
-"""For one request, body included: 16 MiB at 140 kB/s."""
+"""The limit of one request, body included: 16 MiB at 140 kB/s."""
 
 RETRY_TIMEOUT_S = 180.0
 """No retry begins later than this after the first attempt, so that a request ends within five minutes."""
 
 
 class BucketSettings(Struct, frozen=True):
-    """How to reach a bucket. Its text shows the names of the options only, since values may be secret.
+    """The settings that reach a bucket. Its text shows the names of the options only, since values may be secret.
 
     Attributes:
         url: the entry that they are from; "" for the environment alone.
-        options: obstore's, over what it takes from the environment itself.
+        options: obstore's; they override those that obstore takes from the environment.
         profile: of the AWS configuration files; "" for the default.
     """
 
@@ -56,7 +56,7 @@ class BucketSettings(Struct, frozen=True):
 
 
 def settings_for(url: str) -> BucketSettings:
-    """The settings of a URL's bucket. Raises StorageError where the file of settings cannot be used."""
+    """The settings of a URL's bucket. Raises StorageError if the file of settings cannot be used."""
     path = os.environ.get(VARIABLE)
     if not path:
         return _NONE

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 _WITHOUT_CONDITIONS: set[tuple[Scheme, str]] = set()
-"""Buckets that have refused a condition; asking again would be in vain."""
+"""Buckets that have refused a condition; they would refuse it again."""
 
 
 class BucketStore(Struct, frozen=True):
-    """A bucket; implements ``base.Store``. It has no secrets, and pickles: each process makes a client of its own."""
+    """A bucket; implements ``base.Store``. It has no secrets and can be pickled: each process makes its own client."""
 
     scheme: Scheme
     bucket: str
@@ -42,11 +42,11 @@ class BucketStore(Struct, frozen=True):
         return format_url(self.scheme, self.bucket, path)
 
     def client(self, path: str, *, retries: bool = True) -> ObjectStore:
-        """obstore's client, as it is set up for a path."""
+        """obstore's client, with the settings for a path."""
         return client_for(self.scheme, self.bucket, path, retries=retries)
 
     def status(self, path: str, what: str = "") -> FileStatus | None:
-        """One request for an object, one more for a folder or nothing."""
+        """The status of a path: one request for an object, one more for a folder or nothing."""
         if path and (found := self.object_status(path, what)) is not None:
             return found
         client = self.client(path)
@@ -55,7 +55,7 @@ class BucketStore(Struct, frozen=True):
         return FileStatus("folder") if page or not path else None
 
     def object_status(self, path: str, what: str = "") -> FileStatus | None:
-        """The object at a path, in one request; None where there is none."""
+        """The object at a path, in one request; None if there is none."""
         client = self.client(path)
         with bucket_errors("look at", self.text(path), what):
             try:
@@ -71,7 +71,7 @@ class BucketStore(Struct, frozen=True):
         return [Entry(name, found.kind == "folder") for name, found in sorted(names.items())]
 
     def names(self, folder: str) -> dict[str, FileStatus]:
-        """What is at each name in a folder, in one request for each thousand names."""
+        """The status of each name in a folder, in one request for each thousand names."""
         client = self.client(folder)
         with bucket_errors("list", self.text(folder)):
             found = whole_listing(lambda: counts.names(client, folder))
@@ -112,7 +112,7 @@ class BucketStore(Struct, frozen=True):
                 return objects.put_new(self, path, data)
             except (
                 NoConditionsError
-            ):  # whoever writes here has agreed to it before the first object
+            ):  # a run that writes here has accepted it before the first object
                 _WITHOUT_CONDITIONS.add(self._place)
         return objects.put(self, path, data)
 
@@ -145,7 +145,7 @@ def _traits(scheme: Scheme, bucket: str) -> Traits:
 
 
 def nothing_there(action: str, url: str, what: str = "") -> MissingError:
-    """The error for a folder or an object that the bucket does not have, to be raised."""
+    """The error, to be raised, for a folder or an object that the bucket does not have."""
     begin = f"{what}: " if what else ""
     return MissingError(
         f"{begin}cannot {action} {url}: nothing is there; check bucket and path: names must be given in full, and large "

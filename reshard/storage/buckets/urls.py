@@ -1,7 +1,7 @@
 """URLs of objects in buckets: ``gs://bucket/key``, ``s3://bucket/key`` and ``az://container/key``.
 
-A key is written as it is, without percent-encoding, as the command lines of the clouds do. Keys that could mean two
-things are refused: with an empty part, ``.``, ``..`` or a control character.
+A key is written without percent-encoding, as the command lines of the clouds do. Ambiguous keys are refused: with an
+empty part, ``.``, ``..`` or a control character.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _SIGNATURE = re.compile(
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 KEY_BYTES = 1024
-"""The longest key in UTF-8; the least of what the three clouds take."""
+"""The longest key in UTF-8; the smallest limit of the three clouds."""
 
 
 def is_bucket_scheme(scheme: str) -> bool:
-    """Whether URLs that begin so name objects in buckets."""
+    """True if URLs of this scheme name objects in buckets."""
     return scheme in SCHEMES
 
 
 def other_scheme(scheme: str) -> str:
-    """What to do about a scheme that is not taken."""
+    """The remedy for an unknown scheme."""
     known = _OTHER_NAMES.get(scheme.lower(), scheme.lower())
     if is_bucket_scheme(known):
         bucket = "container" if known == "az" else "bucket"
@@ -72,7 +72,7 @@ def parse_url(text: str) -> tuple[Scheme, str, str]:
 
 
 def key_problem(key: str) -> str:
-    """Why a key cannot be read or written, as the end of a sentence; "" for a clean key."""
+    """The reason why a key cannot be read or written, as the end of a sentence; "" for a clean key."""
     if not key:
         return ""
     for part in key.split("/"):

@@ -1,4 +1,4 @@
-"""A folder of a bucket as it was when it was listed, and as it will be once files that are kept in memory are put."""
+"""A folder of a bucket in the state of its listing, and the same with files that are not put yet."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from reshard.storage.location import Location
 
 
 class BucketView(StoreWrapper, frozen=True):
-    """A folder of a bucket as it was when it was listed; implements ``base.Store``.
+    """A folder of a bucket in the state of its listing; implements ``base.Store``.
 
-    What is outside of the folder is asked of the bucket.
+    Questions about paths outside of the folder go to the bucket.
 
     Attributes:
-        listing: by the path from the folder; the object "" is one at the place of the folder.
+        listing: by the path from the folder; the object "" is one at the path of the folder itself.
     """
 
     store: BucketStore
@@ -66,11 +66,11 @@ class BucketView(StoreWrapper, frozen=True):
         return self if self.holds(folder) else self.store.view(folder)
 
     def holds(self, path: str) -> bool:
-        """Whether a path is the folder, or below it."""
+        """True if a path is the folder, or below it."""
         return self._below(path) is not None
 
     def _below(self, path: str) -> str | None:
-        """The path from the folder; None for what is outside."""
+        """The path from the folder; None for one outside of it."""
         path = path.rstrip("/")
         if path == self.folder:
             return ""
@@ -79,7 +79,7 @@ class BucketView(StoreWrapper, frozen=True):
 
 
 def with_files(folder: Location, files: Mapping[str, bytes]) -> Location:
-    """The folder as it is now, with these files in it, by path."""
+    """The folder in its current state plus these files, by path."""
     view = folder.view()
     below = {f"{folder.path}/{name}": data for name, data in files.items()}
     return Location(_PendingFiles(view.store, below), folder.path)
@@ -131,4 +131,4 @@ class _BytesFile(Struct, frozen=True):
         return self.data[offset : offset + nbytes]
 
     def close(self) -> None:
-        """Nothing."""
+        """Does nothing."""

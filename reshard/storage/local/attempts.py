@@ -1,9 +1,9 @@
-"""Attempts: tasks that run elsewhere write files of their own, which become the target's only if their result counts.
+"""Attempts: tasks in other processes write files of their own. They become the target's files only if their result counts.
 
-``.name.reshard-partial/attempts-5f0c…`` has a folder for each time that a batch of tasks is carried out. When its result
-arrives, the run moves the files below the root of the target, each by one rename. So nobody but the run itself writes below
-the root: a task that was given up, or carried out twice, changes none of its files. When the run ends, or another one takes the
-target over, the folder gets another name and is removed. What still writes then finds no folder, and makes none.
+``.name.reshard-partial/attempts-5f0c…`` has a folder for each execution of a batch of tasks. When its result
+arrives, the run moves the files below the root of the target, each by one rename. So only the run itself writes below
+the root: a task that was abandoned, or executed twice, changes none of its files. When the run ends, or another one takes the
+target over, the folder is renamed and removed. A task that still writes then finds no folder, and makes none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEAD = "dead-"
 
 
 def attempts_in(folder: Path) -> Path:
-    """A folder of attempts of a new run, below its staging folder; nothing is made."""
+    """The path of a folder for attempts of a new run, below its staging folder; it is not made."""
     return folder / f"{PREFIX}{secrets.token_hex(8)}"
 
 
@@ -38,9 +38,9 @@ def open_attempts(attempts: Path) -> None:
 
 
 def end_attempts(staging: Path) -> None:
-    """Ends all attempts to write to a target: a task that still runs cannot make a file any more.
+    """Ends all attempts to write to a target: a task that still runs can no longer make a file.
 
-    The folder is renamed first: in one that is only emptied, a file could be made meanwhile.
+    The folder is renamed first: while a folder is emptied under its name, a task could make a file in it.
     """
     for path in _below(staging):
         if path.name.startswith(PREFIX):
@@ -49,9 +49,7 @@ def end_attempts(staging: Path) -> None:
                 path.rename(dead)
             path = dead
         if path.name.startswith(_DEAD):
-            with suppress(
-                OSError
-            ):  # some errors of rmtree are raised although it should ignore them
+            with suppress(OSError):  # rmtree raises some errors although it is told to ignore them
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -64,7 +62,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def begin_attempt(attempts: str) -> str:
-    """Makes a folder for one attempt; its name. StorageError where the folder of all attempts is not there."""
+    """Makes a folder for one attempt; returns its name. StorageError if the folder of all attempts is not there."""
     name = secrets.token_hex(8)
     path = f"{attempts}/{name}"
     try:
@@ -81,12 +79,12 @@ def begin_attempt(attempts: str) -> str:
 
 
 def has_attempt(attempts: str, name: str) -> bool:
-    """Whether an attempt that was made, perhaps on another host, is there."""
+    """True if the folder of an attempt exists, perhaps made by another host."""
     return Path(attempts, name).is_dir()
 
 
 def sync_attempt(folder: str) -> None:
-    """Makes the files of an attempt durable, and the folders that they are in."""
+    """Makes the files of an attempt and their folders durable."""
     sync_tree(Path(folder))
 
 
@@ -99,10 +97,10 @@ def accept(
     *,
     may_be_moved: bool = False,
 ) -> None:
-    """Moves the files of an attempt below ``root``, each in place of what may be there.
+    """Moves the files of an attempt below ``root``; each replaces an existing file.
 
-    ``may_be_moved``: one that is at its place and not in the attempt any more was moved before. ``heads`` has the first bytes, which no task
-    writes, and the size of each file that chunks share.
+    ``may_be_moved``: accepts files that were moved before, and are at their place and no longer in the attempt. ``heads`` has, for each
+    file that chunks share, the first bytes, which no task writes, and the size.
     """
     for file in files:
         source, target = f"{attempts}/{name}/{file}", f"{root}/{file}"

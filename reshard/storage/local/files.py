@@ -17,8 +17,8 @@ from reshard.errors import ForbiddenError, ReshardError, StorageError
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
 
 WRITE_BYTES = 256 << 10
-"""Smaller writes take the interpreter's lock more often. Larger ones need larger free blocks of kernel memory,
-which virtual machines have often returned to their host, and then each page costs a call to the host."""
+"""Smaller writes take the interpreter's lock more often. Larger writes need larger free blocks of kernel memory,
+which virtual machines have often returned to their host; then each page costs a call to the host."""
 
 _REMEDY = {
     errno.ENOSPC: "free space on that file system (or choose another) and run the same command again",
@@ -45,7 +45,7 @@ _OTHER_REMEDY = "remove that cause and run again"
 def storage_error(action: str, path: str | Path, error: OSError, what: str = "") -> StorageError:
     """``error`` as a StorageError that names the action, the path, the reason and the remedy.
 
-    ``what`` comes first: what the file is for.
+    ``what``, the purpose of the file, comes first.
     """
     begin = f"{what}: " if what else ""
     kind = ForbiddenError if isinstance(error, PermissionError) else StorageError
@@ -53,7 +53,7 @@ def storage_error(action: str, path: str | Path, error: OSError, what: str = "")
 
 
 def reason_and_remedy(error: OSError) -> str:
-    """The reason that the system gives, and the remedy: the end of a message."""
+    """The system's reason, and the remedy: the end of a message."""
     reason = error.strerror or str(error) or type(error).__name__
     return f"{reason}; {_REMEDY.get(error.errno or 0, _OTHER_REMEDY)}"
 
@@ -63,16 +63,16 @@ def storage_errors(action: str, path: str | Path) -> Iterator[None]:
     """Turns an OSError in the block into a StorageError about ``path``."""
     try:
         yield
-    except ReshardError:  # some of them are OSErrors, and say already what is wrong
+    except ReshardError:  # some are OSErrors, and their messages are complete
         raise
     except OSError as error:
         raise storage_error(action, path, error) from error
 
 
 def size_if_there(path: str | Path) -> int | None:
-    """The size of the file at ``path``, links not followed; None where there is nothing.
+    """The size of the file at ``path``, links not followed; None if there is nothing.
 
-    StorageError where the system refuses access, which does not prove that nothing is there.
+    StorageError if the system refuses access, which does not prove that nothing is there.
     """
     with storage_errors("look at", path):
         try:
@@ -82,7 +82,7 @@ def size_if_there(path: str | Path) -> int | None:
 
 
 def has_data(path: str, offset: int, nbytes: int) -> bool:
-    """Whether the file at ``path`` has all of these bytes, without a hole that nobody wrote to.
+    """True if the file at ``path`` has all of these bytes, without an unwritten hole.
 
     A file system that records no holes counts every byte within the file's size as written.
     """
@@ -115,7 +115,7 @@ def write_all(fd: int, data: memoryview, offset: int, path: str) -> None:
 
 
 def write_file(path: str, data: bytes | memoryview) -> None:
-    """Writes a whole file, replacing what was there; nothing is synced."""
+    """Writes a whole file, replacing an existing one; nothing is synced."""
     with storage_errors("write", path):
         handle = os.open(path, _NEW_FILE, 0o666)
         try:
@@ -158,7 +158,7 @@ def close_after_reading(fd: int) -> None:
 class OpenFiles:
     """Files open for writing below a folder, made on first use; the oldest is closed beyond ``limit``.
 
-    ``is_there``: the folder is there, and must not be made where it is gone.
+    ``is_there``: the folder exists, and must not be made again if it is gone.
     """
 
     def __init__(self, root: str, limit: int, *, is_there: bool = False) -> None:
@@ -170,7 +170,7 @@ class OpenFiles:
     def fd(self, file: str, *, is_shared: bool = False) -> int:
         """A descriptor for ``file`` (relative to the folder).
 
-        A missing file is made with its parent folders. A shared file must be there: the writer made it before.
+        A missing file is made with its parent folders. A shared file must exist: the writer made it before.
         """
         if file in self._fds:
             self._fds.move_to_end(file)
@@ -208,7 +208,7 @@ class OpenFiles:
 def open_new(path: str, root: str = "") -> int:
     """Opens ``path`` for writing, making it and its parents if missing; never through a link.
 
-    The folder ``root``, if one is given, must be there: a task whose run is over must not make it anew.
+    The folder ``root``, if one is given, must exist: a task whose run is over must not make it again.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with storage_errors("create", path):
@@ -220,7 +220,7 @@ def open_new(path: str, root: str = "") -> int:
 
 
 def make_parents(path: str, root: str) -> None:
-    """Makes the folders above ``path`` that are missing, but neither ``root`` nor what is above it."""
+    """Makes missing folders above ``path``, but neither ``root`` nor folders above it."""
     parent = path.rpartition("/")[0]
     if root and len(parent) <= len(root):
         return
@@ -237,7 +237,7 @@ def make_parents(path: str, root: str) -> None:
 
 
 def open_shared(path: str) -> int:
-    """Opens a file for writing that is there already; never through a link."""
+    """Opens an existing file for writing; never through a link."""
     with storage_errors("write", path):
         try:
             return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

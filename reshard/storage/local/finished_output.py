@@ -1,10 +1,11 @@
-"""A finished output on a disk: what tells it from any other of its name, and its removal.
+"""A finished output on a disk: a stamp that identifies it, and its removal.
 
-A folder is the same one if its inode is, and the digest of its record. It is renamed to a hidden name beside it and then removed,
-so that nobody reads half of it. A file is the same one if its inode, its size and its time are.
+A folder is the same one if its inode and the digest of its record are the same. It is renamed to a hidden name beside it and then
+removed, so that no reader sees half of it. A file is the same one if its inode, its size and its time are.
 
-The files of a prefix cannot be renamed at once. The record beside them is the same file if its inode and its digest are. The index is
-removed first, so that nobody takes the others for a checkpoint, under the lock of the target; the record last, as in a bucket.
+The files of a prefix cannot be renamed at once. The record beside them is the same file if its inode and its digest are. They are
+removed under the lock of the target: the index first, so that no reader takes the others for a checkpoint, the record last, as in
+a bucket.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from reshard.storage.local.transaction import held_folder
 
 
 def stamp_on_disk(output: Path, records: Sequence[str]) -> str | None:
-    """That of a folder, of a file, or of the prefix of files, of which nothing has the very name."""
+    """The stamp of a folder, of a file, or of files with this prefix if nothing has the name itself."""
     if not os.path.lexists(output):
         beside = _record_beside(output, records)
         return _stamp_of(beside, beside)
@@ -34,7 +35,7 @@ def stamp_on_disk(output: Path, records: Sequence[str]) -> str | None:
 
 
 def remove_from_disk(output: Path, stamp: str, records: Sequence[str], aside: str) -> bool:
-    """Removes an output by way of the name ``aside``, where an interrupted removal may have left it."""
+    """Removes an output after renaming it to ``aside``; an interrupted removal may have left it there."""
     hidden = output.with_name(aside)
     _remove_hidden(hidden)
     if stamp_on_disk(output, records) != stamp:
@@ -43,7 +44,7 @@ def remove_from_disk(output: Path, stamp: str, records: Sequence[str], aside: st
         return _remove_prefix(output, stamp, records)
     with storage_errors("rename", output):
         output.rename(hidden)
-    if stamp_on_disk(hidden, records) != stamp:  # another folder took its name at this moment
+    if stamp_on_disk(hidden, records) != stamp:  # another folder just took its name
         with storage_errors("rename", hidden):
             hidden.rename(output)
         return False
@@ -56,7 +57,7 @@ def _record_beside(prefix: Path, records: Sequence[str]) -> Path:
 
 
 def _stamp_of_file(output: Path) -> str | None:
-    """That of a plain file; None for anything else."""
+    """The stamp of a plain file; None for anything else."""
     try:
         found = output.lstat()
     except OSError:
@@ -67,7 +68,7 @@ def _stamp_of_file(output: Path) -> str | None:
 
 
 def _stamp_of(kept: Path, record: Path) -> str | None:
-    """The inode of what is kept, and the digest of its record."""
+    """The stamp of ``kept``: its inode, and the digest of its record."""
     try:
         inode = kept.lstat().st_ino
         content = record.read_bytes()

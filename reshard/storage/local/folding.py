@@ -1,4 +1,4 @@
-"""Names that some file systems take for one: they ignore case (SMB, NTFS, exFAT), or how Unicode composes a letter (APFS)."""
+"""Names that some file systems treat as one: they ignore case (SMB, NTFS, exFAT), or the Unicode composition of letters (APFS)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PROBE = ".reshard-names"
 
 
 def refuse_folded(root: Location, paths: Iterable[str]) -> None:
-    """Raises StorageError where the file system of a local folder takes two of the paths, or folders above them, for one.
+    """Raises StorageError if the file system of a local folder treats two of the paths, or of the folders above them, as one.
 
-    Nothing is asked of it unless some of them could be taken so.
+    The file system is tried only if two of them could be treated as one.
     """
     pairs = list(_alike(paths)) if root.traits.renames else []
     if not pairs:
@@ -54,10 +54,10 @@ def _folded(path: str) -> str:
 
 
 def _taken_for_one(root: Path, pairs: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """The first pair that is one name on the file system of a folder; tried in a folder in it that is removed."""
+    """The first pair that is one name on the file system of a folder; it is tried in a temporary folder there."""
     probe = root / _PROBE
     with storage_errors("try names in", probe):
-        shutil.rmtree(probe, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(probe, ignore_errors=True)  # left by a killed run
         probe.mkdir(parents=True)
         try:
             for one, other in pairs:

@@ -1,7 +1,7 @@
-"""The file ``checkpoint`` of a folder, by which TensorFlow finds the latest of the prefixes in it.
+"""The file ``checkpoint`` of a folder, with which TensorFlow finds the latest of the prefixes in it.
 
-It is written where there is none, and where the one that is there was written here. Any other belongs to a training, which goes on from
-what it names, and stays as it is. It lists no other prefixes: a training that goes on here deletes what it finds listed.
+It is written if there is none, or if reshard wrote the existing one. Any other belongs to a training, which resumes from the
+prefix that it names, and stays unchanged. It lists no other prefixes: a training that resumes here deletes the listed ones.
 (``tensorflow/python/training/checkpoint_state.proto``)
 """
 
@@ -20,9 +20,9 @@ _BEGINS = b"# Written by reshard: the newest checkpoint that it made in this fol
 
 
 def name_latest(staging: Staging) -> None:
-    """Makes the file name the target of several files, which must be there, if the file is not that of a training.
+    """Makes the file name the target of several files, which must exist, unless the file belongs to a training.
 
-    Raises StorageError where the system refuses it.
+    Raises StorageError if the system refuses it.
     """
     there, made = staging.target.parent / _NAME, staging.folder / "latest"
     begins = _beginning(there)
@@ -42,7 +42,7 @@ def name_latest(staging: Staging) -> None:
 
 
 def _beginning(there: Path) -> bytes | None:
-    """The first bytes of what is there, as many as tell whose it is; None for nothing."""
+    """The first bytes of the existing file, as many as identify its writer; None if there is none."""
     with storage_errors("read", there):
         try:
             fd = os.open(there, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

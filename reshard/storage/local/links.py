@@ -1,6 +1,6 @@
-"""Symbolic links in a checkpoint: followed where they stay in its folder, refused where they lead out.
+"""Symbolic links in a checkpoint: followed if they stay in its folder, refused if they lead out.
 
-A checkpoint from strangers may hold a link to any file of this machine; read as a chunk, that file
+A checkpoint from strangers may have a link to any file of this machine; read as a chunk, that file
 would end up in the output.
 """
 
@@ -25,8 +25,8 @@ class Inside:
         root: the folder.
         also: real paths of other folders into which links may lead.
 
-    Checked folders are remembered, so that a file costs one ``lstat``. Safe from any thread, since checking twice
-    does no harm.
+    Checked folders are remembered, so that a file costs one ``lstat``. Safe from any thread, since a second check
+    is harmless.
     """
 
     def __init__(self, root: str | Path, also: Iterable[str] = ()) -> None:
@@ -47,7 +47,7 @@ class Inside:
         return os.stat(path)  # noqa: PTH116 - as above, without a Path
 
     def check(self, path: str | Path, what: str) -> None:
-        """The same refusal, and StorageError where the system refuses; a path not there is fine."""
+        """Raises FormatError as ``status`` does, and StorageError if the system refuses; a missing path is fine."""
         try:
             self.status(str(path), what)
         except (FileNotFoundError, NotADirectoryError):
@@ -68,7 +68,7 @@ class Inside:
     def _check_link(self, path: str, what: str) -> None:
         real = os.path.realpath(path)
         if real != self._real and not real.startswith(self._allowed):
-            # Where it leads stays unsaid: the server shows this text to clients.
+            # The message leaves out the link's target: the server shows it to clients.
             begin = f"{what}: " if what else ""
             raise FormatError(
                 f"{begin}{path} is a symbolic link to a place outside of {self._root}; links that lead out of a "
@@ -77,7 +77,7 @@ class Inside:
 
 
 def blobs_of_snapshot(folder: str) -> tuple[str, ...]:
-    """The folder of the blobs where ``folder`` is a snapshot in the cache of huggingface_hub.
+    """The folder of the blobs if ``folder`` is a snapshot in the cache of huggingface_hub; else nothing.
 
     Every file of a snapshot is a link to a blob of its repository:
     ``models--ORG--NAME/snapshots/REVISION/FILE`` leads to ``../../blobs/HASH``.

@@ -1,7 +1,7 @@
-"""A target of several files, whose names begin with the target's: hard links put them beside it, the one that tells of the others last.
+"""A target of several files whose names begin with the target's: hard links give them these names, the index last.
 
 No rename makes several files appear at once. But until the last file has its name, no reader takes the others for a checkpoint. Staged
-files keep their names too until they are removed, so that a run which was killed in between knows its own files.
+files keep their staged names, too, until they are removed, so that the run after a killed one recognises its files.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from reshard.storage.local.syncing import fsync
 
 
 def linked_name(target: Path, staged: str) -> Path:
-    """Where a staged file gets its name."""
+    """The path at which a staged file gets its final name."""
     return target.parent / f"{target.name}{staged.removeprefix(STAGED_PREFIX)}"
 
 
 def link_files(staging: Staging, last: Sequence[str]) -> None:
     """Gives every staged file its name beside the target, durably, those of ``last`` in order after the others.
 
-    Raises TargetExistsError where a file of another run has one of the names.
+    Raises TargetExistsError if a file of another run has one of the names.
     """
     for name in [*(name for name in _staged(staging) if name not in last), *last]:
         if name in last:
             fsync(
                 staging.target.parent
-            )  # what it tells of has its name, also after a power failure
+            )  # the files that it lists have their names, also after a power failure
         _link(staging, name)
 
 
@@ -50,12 +50,12 @@ def _link(staging: Staging, name: str) -> None:
 
 
 def is_linked(staging: Staging, names: Sequence[str]) -> bool:
-    """Whether these staged files have their names beside the target."""
+    """True if these staged files have their final names beside the target."""
     return all(_is_same(staging.root / name, linked_name(staging.target, name)) for name in names)
 
 
 def unlink_files(staging: Staging) -> None:
-    """Takes the names away that a run gave to some of its files, and not to all."""
+    """Removes the final names if a run gave them to some of its files, but not to all."""
     names = list(_staged(staging))
     linked = [name for name in names if is_linked(staging, [name])]
     if len(linked) < len(names):
@@ -75,7 +75,7 @@ def remove_files(target: Path, last: str) -> None:
 def check_prefix(target: Path) -> None:
     """Refuses a target with the files of any other run, and one that is a file or a folder itself.
 
-    Raises TargetExistsError, also where overwriting is asked for: no step replaces several files at once.
+    Raises TargetExistsError, even with ``overwrite``: no single step replaces several files.
     """
     if os.path.lexists(target):
         raise TargetExistsError(
@@ -111,7 +111,7 @@ def _is_same(a: Path, b: Path) -> bool:
 
 
 def prefix_exists(target: Path, there: Path) -> TargetExistsError:
-    """The error for a file that has the name of one of the target's, to be raised."""
+    """The error, to be raised, for an existing file with the name of one of the target's."""
     return TargetExistsError(
         f"the target {str(target)!r} exists already, with the file {there.name!r}, and was left untouched; several files cannot be "
         "replaced in one step: choose another name, or remove them"

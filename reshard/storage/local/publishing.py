@@ -1,4 +1,4 @@
-"""Publishing: one rename makes the staged folder or file the target; it replaces nothing but an empty folder.
+"""Publishing: one rename makes the staged folder or file the target; it replaces at most an empty folder.
 
 Everything is synced before the rename, with errors checked, and the parent folder of the target after it.
 """
@@ -33,11 +33,11 @@ def publish(
     check: Callable[[Location], None] | None = None,
     last: Sequence[str] = (),
 ) -> None:
-    """Syncs and renames what is staged to the target, in one step that replaces nothing but an empty folder.
+    """Syncs the staged output and renames it to the target, in one step that replaces at most an empty folder.
 
-    With ``overwrite`` an existing target is exchanged with what is staged, and the old one is removed
-    afterwards: at every moment one of the two is complete. ``check`` raises where the existing target must not be
-    replaced: it may have appeared since the run began. ``last``: of several files those that tell of the others.
+    With ``overwrite`` an existing target is exchanged with the staged one, and the old one is removed
+    afterwards: at every moment one of the two is complete. ``check`` raises if the existing target must not be
+    replaced: it may have appeared since the run began. ``last``: the index files, of several files.
     """
     sync_tree(staging.root)
     _refuse_replaced(staging)
@@ -55,7 +55,7 @@ def publish(
 
 
 def finish_published(staging: Staging) -> None:
-    """Makes the name of a published target durable. Of several files, the file that TensorFlow asks for the latest names it."""
+    """Makes the name of a published target durable. For several files, TensorFlow's file of the latest prefix then names it."""
     _naming(staging, "may be lost in a power failure", lambda: fsync(staging.target.parent))
     if staging.is_prefix:
         _naming(staging, "TensorFlow does not find it as the latest", lambda: name_latest(staging))
@@ -71,7 +71,7 @@ def _naming(staging: Staging, otherwise: str, act: Callable[[], None]) -> None:
 
 
 def _refuse_replaced(staging: Staging) -> None:
-    """Checks the stamp of the folder: it may have been removed, and replaced by an incomplete one."""
+    """Checks the stamp of the folder: an incomplete folder may have replaced it."""
     with storage_errors("publish", staging.target):
         status = os.lstat(staging.published)
     if staging.stamp not in (None, (status.st_dev, status.st_ino)):
@@ -103,7 +103,7 @@ def _rename_new(staging: Staging) -> None:
 
 
 def _rename_checked(staging: Staging) -> None:
-    """Renames over an empty folder, or on file systems without a rename that refuses to replace.
+    """Renames over an empty folder, and on file systems without a rename that never replaces.
 
     An ordinary rename replaces at most an empty folder: it fails if a file appears there after the check, and
     leaves it unchanged.

@@ -1,7 +1,7 @@
-"""Spool: a file to which many threads add the parts of payloads, in which those of a delta wait until their sizes are known.
+"""Spool: a file to which many threads add the parts of payloads; the payloads of a delta wait in it until their sizes are known.
 
-A safetensors file begins with the sizes of its tensors, and a payload has its size once all of its tensor was compressed. That file has no name,
-so that nothing of it is left where the process is killed. The journal of a change in place has one.
+A safetensors file begins with the sizes of its tensors, and the size of a payload is known when its whole tensor is compressed.
+The file has no name, so that a killed process leaves nothing of it. The journal of a change in place has a name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Spooled(Struct):
-    """The bytes of one payload: where its parts are, in order.
+    """The bytes of one payload: the places of its parts, in order.
 
     Attributes:
         parts: offset and length of each.
@@ -41,8 +41,8 @@ class Spool:
     """The file; used by many threads.
 
     Args:
-        folder: a local folder with room for the payloads; None for that of temporary files.
-        name: of the file, which must not be there; "" for a file without a name.
+        folder: a local folder with room for the payloads; None for the folder of temporary files.
+        name: of the file, which must not exist; "" for a file without a name.
     """
 
     def __init__(self, folder: str | None, name: str = "") -> None:
@@ -85,7 +85,7 @@ def _open_without_name(folder: str) -> int:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
             raise
-    # The file system has no such files, as NFS: the name is taken away at once.
+    # The file system has no such files, such as NFS: the name is removed at once.
     path = Path(folder, f".{secrets.token_hex(8)}.reshard-spool")
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     path.unlink()

@@ -27,10 +27,10 @@ _LOCK = "lock"
 PARTIAL = ".reshard-partial"
 
 STAGED_PREFIX = "prefix"
-"""What the names of staged files begin with, where several become the target; the target's name takes its place."""
+"""The beginning of the names of staged files, if several become the target; the target's name replaces it."""
 
 FILES_OF_PREFIX = f"{STAGED_PREFIX}.*"
-"""Stands for the name of the file that becomes the target, where several do."""
+"""The value of ``Staging.file`` if several files become the target."""
 
 _HOLDER_SECONDS = 10.0
 """The longest time, on a busy machine, between taking a lock and writing the holder into it."""
@@ -43,9 +43,9 @@ class Staging(Struct, frozen=True):
         target: the folder or file that will appear.
         folder: the hidden folder beside it.
         root: the folder in it below which everything is written.
-        file: name of the file in ``root`` that becomes the target; "" where ``root`` itself does, ``FILES_OF_PREFIX`` where all
+        file: name of the file in ``root`` that becomes the target; "" if ``root`` itself does, ``FILES_OF_PREFIX`` if all
             files in it do (``prefix_files``).
-        stamp: device and inode of what becomes the target, to notice that something else has replaced it.
+        stamp: device and inode of the future target, to notice that something else has replaced it.
     """
 
     target: Path
@@ -56,12 +56,12 @@ class Staging(Struct, frozen=True):
 
     @property
     def is_prefix(self) -> bool:
-        """Whether several files become the target."""
+        """True if several files become the target."""
         return self.file == FILES_OF_PREFIX
 
     @property
     def published(self) -> Path:
-        """The folder or file that is renamed to the target; the folder of several files, which get names of their own."""
+        """The folder or file that is renamed to the target; or the folder of several files, each with its own final name."""
         return self.root / self.file if self.file and not self.is_prefix else self.root
 
     @property
@@ -71,18 +71,18 @@ class Staging(Struct, frozen=True):
 
     @property
     def next_journal(self) -> Path:
-        """A rewritten journal, before it replaces the other."""
+        """A rewritten journal, before it replaces the journal."""
         return self.folder / "journal.new"
 
 
 def staging_for(target: Path, file: str = "") -> Staging:
-    """The staging paths of ``target``, which is a folder unless ``file`` names the file; nothing is made."""
+    """The staging paths of ``target``, a folder unless ``file`` names the file; nothing is made."""
     folder = target.parent / f".{target.name}{PARTIAL}"
     return Staging(target, folder, folder / "checkpoint", file)
 
 
 def staging_above(path: Path) -> Path | None:
-    """The staging folder that a path is, or is inside of; None for any other path."""
+    """The staging folder at or above a path; None if there is none."""
     whole = path.absolute()
     folders = (p for p in (whole, *whole.parents) if p.name.endswith(PARTIAL))
     return next((p for p in folders if p.name.startswith(".")), None)
@@ -92,7 +92,7 @@ def staging_above(path: Path) -> Path | None:
 def staged(target: Path) -> Iterator[Staging]:
     """An empty staging folder, held alone; removed at the end, published or not.
 
-    Raises TargetBusyError naming the holder where another live process holds it.
+    Raises TargetBusyError, naming the holder, if another live process holds it.
     """
     with held(target) as staging:
         try:
@@ -105,7 +105,7 @@ def staged(target: Path) -> Iterator[Staging]:
 def held(target: Path, file: str = "") -> Iterator[Staging]:
     """The locked staging folder as the last run left it; its content stays, also at the end.
 
-    Raises StorageError naming the holder where another live process holds it.
+    Raises StorageError, naming the holder, if another live process holds it.
     """
     make_folders(target.parent)
     with locked(staging_for(target, file)) as staging:
@@ -114,12 +114,12 @@ def held(target: Path, file: str = "") -> Iterator[Staging]:
 
 @contextmanager
 def locked(staging: Staging) -> Iterator[Staging]:
-    """The staging folder, which no other process has in the block; the folder that it is in must be there."""
+    """The staging folder, which no other process has in the block; its parent folder must exist."""
     lock = _lock(staging)
     try:
         yield staging
     finally:
-        # Not by closing alone: a child that was forked meanwhile has a part in the lock.
+        # Closing alone is not enough: a child that was forked meanwhile shares the lock.
         fcntl.flock(lock, fcntl.LOCK_UN)
         close_after_reading(lock)
 
@@ -127,7 +127,7 @@ def locked(staging: Staging) -> Iterator[Staging]:
 def emptied(staging: Staging) -> Staging:
     """Empties a locked staging folder of everything that an earlier run left.
 
-    The journal is removed first, and durably: after a power failure it must not describe other files.
+    The journal is removed first, and durably: after a power failure it must not describe newer files.
     """
     with storage_errors("remove", staging.journal):
         if os.path.lexists(staging.journal):
@@ -143,14 +143,14 @@ def emptied(staging: Staging) -> Staging:
 
 
 def stamped(staging: Staging) -> Staging:
-    """The staging folder with the stamp of what is in it now and becomes the target."""
+    """The staging folder with the stamp of the future target that is in it now."""
     with storage_errors("look at", staging.published):
         status = os.lstat(staging.published)
     return replace(staging, stamp=(status.st_dev, status.st_ino))
 
 
 def make_folders(folder: Path) -> None:
-    """Makes a folder and those above it that are missing, each recorded on the device in its parent."""
+    """Makes a folder and missing folders above it, each recorded on the device in its parent."""
     with storage_errors("look at", folder):
         missing = [p for p in (folder, *folder.parents) if not p.exists()]
     for path in reversed(missing):
@@ -174,7 +174,7 @@ def dissolve(staging: Staging) -> None:
             _remove(journal)
     with suppress(StorageError):
         end_attempts(staging.folder)
-    with suppress(OSError):  # some errors of rmtree are raised although it should ignore them
+    with suppress(OSError):  # rmtree raises some errors although it is told to ignore them
         shutil.rmtree(staging.root, ignore_errors=True)
     with suppress(OSError):
         (staging.folder / _LOCK).unlink()
@@ -182,7 +182,7 @@ def dissolve(staging: Staging) -> None:
 
 
 def _lock(staging: Staging) -> int:
-    """Takes the lock and writes our process id into it, for the error of processes that are refused."""
+    """Takes the lock and writes our process id into it, for the errors of refused processes."""
     path = staging.folder / _LOCK
     while True:
         fd = _open_lock(path)
@@ -218,7 +218,7 @@ def _held_by_another(fd: int, staging: Staging) -> TargetBusyError:
 
 
 def _holder(fd: int) -> str:
-    """The text of the lock's holder; waits a moment for it, since the holder may have taken the lock just now."""
+    """The text of the lock's holder; waits a moment for it, since the lock may have just been taken."""
     deadline = time.monotonic() + _HOLDER_SECONDS
     while not (written := os.pread(fd, 32, 0)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -226,7 +226,7 @@ def _holder(fd: int) -> str:
 
 
 def _open_lock(path: Path) -> int | None:
-    """A descriptor of the lock file, made if missing; None where its folder was just removed."""
+    """A descriptor of the lock file, made if missing; None if its folder was just removed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with storage_errors("create", path):
         path.parent.mkdir(exist_ok=True)

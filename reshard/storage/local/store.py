@@ -70,7 +70,7 @@ class LocalStore:
         if self._inside is not None:
             self._inside.check(path, what)
         try:
-            # Without O_NONBLOCK a named pipe in the place of a file would block the reader.
+            # Without O_NONBLOCK a named pipe in place of a file would block the reader.
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise storage_error("read", path, error, what) from error
@@ -239,7 +239,7 @@ def _file_state(entry: os.DirEntry[str] | Path) -> str:
 
 
 def _accepted(error: OSError, path: str) -> int:
-    """The error's number where nothing is there; raises StorageError where the system refuses to look."""
+    """The error's number if nothing is there; raises StorageError if the system refuses access."""
     if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
         raise storage_error("look at", path, error) from error
     return error.errno

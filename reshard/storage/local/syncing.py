@@ -18,7 +18,7 @@ FSYNC_FILES = 256
 
 
 def sync_tree(root: Path) -> None:
-    """Makes everything below ``root`` durable, folders too; raises StorageError where that fails."""
+    """Makes everything below ``root`` durable, folders too; raises StorageError if that fails."""
     files: list[Path] = []
     folders: list[Path] = []
     for folder, names in _walk(root):
@@ -41,7 +41,7 @@ def sync_files(root: Path, files: Sequence[str]) -> None:
 
 
 def syncfs_tells_errors() -> bool:
-    """Whether syncfs(2) reports write errors: Linux 5.8 and later."""
+    """True if syncfs(2) reports write errors: Linux 5.8 and later."""
     found = re.match(r"(\d+)\.(\d+)", os.uname().release)
     return found is not None and (int(found[1]), int(found[2])) >= (5, 8)
 
@@ -97,7 +97,7 @@ def _sync_file_system(root: Path) -> None:
 
 
 def checked(call: Callable[[], int], path: Path | None = None) -> None:
-    """Makes a call of the C library, again where a signal interrupted it; raises the OSError it leaves."""
+    """Makes a call of the C library, again if a signal interrupts it; raises the OSError that it leaves."""
     while call() != 0:
         code = ctypes.get_errno()
         if code != errno.EINTR:

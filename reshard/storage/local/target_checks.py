@@ -53,7 +53,7 @@ def _shown(place: Location) -> str:
 
 
 def _real(place: Location) -> PurePath:
-    """The path of a place without links; a URL as a path, which has the folders above it as parents."""
+    """The path of a place without links; a URL as a path whose parents are the folders above it."""
     if not isinstance(place.store, LocalStore):
         return PurePosixPath(str(place))
     try:
@@ -65,7 +65,7 @@ def _real(place: Location) -> PurePath:
 
 
 def check_new_path(target: Path, *, overwrite: bool, is_file: bool = False) -> None:
-    """Refuses a target that exists, unless it may be overwritten, or is an empty folder where a folder is made."""
+    """Refuses a target that exists, unless it may be overwritten, or is an empty folder in place of a future folder."""
     is_empty = not is_file and is_empty_folder(target) and not _is_working_folder(target)
     if os.path.lexists(target) and not overwrite and not is_empty:
         raise target_exists(target)
@@ -75,7 +75,7 @@ def check_new_path(target: Path, *, overwrite: bool, is_file: bool = False) -> N
 
 
 def refuse_other_kind(target: Path, *, is_file: bool = False) -> None:
-    """Refuses a target that is there and no folder, or no file where ``is_file``; a link to one is none."""
+    """Refuses an existing target that is no folder, or with ``is_file`` no file; a link counts as neither."""
     with storage_errors("look at", target):
         try:
             mode = os.lstat(target).st_mode
@@ -100,7 +100,7 @@ def refuse_other_kind(target: Path, *, is_file: bool = False) -> None:
 
 
 def is_empty_folder(path: Path) -> bool:
-    """Whether a folder with nothing in it is there, not reached by a link."""
+    """True if an empty folder is there, not reached by a link."""
     with storage_errors("look at", path):
         try:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
@@ -112,7 +112,7 @@ def is_empty_folder(path: Path) -> bool:
 
 
 def _is_working_folder(path: Path) -> bool:
-    """Refuses the current folder: after replacing it, the caller's shell would be in a deleted folder."""
+    """True if it is the current folder: after replacing it, the caller's shell would be in a deleted folder."""
     try:
         return path.samefile(".")
     except OSError:
@@ -140,7 +140,7 @@ def _refuse_file_above(target: Path) -> None:
 
 
 def target_exists(target: Path) -> TargetExistsError:
-    """The error for a target that is there already, to be raised."""
+    """The error, to be raised, for a target that exists already."""
     return TargetExistsError(
         f"the target {str(target)!r} exists already and was left untouched; choose another, or ask to overwrite it (overwrite)"
     )

@@ -1,15 +1,15 @@
-"""A transaction on the local file system: a staging folder beside the target, and one rename; the folders of parts are below it.
+"""A transaction on the local file system: a staging folder beside the target, with the folders of parts below it, and one rename.
 
 The folder is locked by one process (``staging``), the records are a journal in it, and the commit is the
 rename of ``publishing``.
 
-The file of its records has checked lines, the first of which says whose they are::
+The file of its records has checked lines; the first one names the run::
 
     {"format": "reshard.journal", "version": 2, "identity": {…}, "host": "…", "boot": "…", "root": 4711}
     a record
     …
 
-Nothing is synced: while the host runs, what was written before a line is in its memory or on the device.
+Nothing is synced: while the host runs, bytes written before a line are in its memory or on the device.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from reshard.storage.location import Location
 from reshard.storage.transaction import CheckReplaced, Earlier, Elsewhere, Prove
 
 PARTS_REQUEST = "parts/request"
-"""What all parts of a conversion share; ``storage.parts`` writes it."""
+"""The file that all parts of a conversion share; ``storage.parts`` writes it."""
 
 
 @contextmanager
 def held_folder(target: Path, file: str = "") -> Iterator[LocalTransaction]:
-    """The transaction of a target, as the last run left it; in the block no other run can have it.
+    """The transaction of a target, as the last run left it; no other run can have it in the block.
 
-    ``file`` names the file below the root that becomes the target; "" where the root itself does, ``FILES_OF_PREFIX`` where
-    several do. Raises TargetBusyError naming the holder where another live process holds it.
+    ``file`` names the file below the root that becomes the target; "" if the root itself does, ``FILES_OF_PREFIX`` if
+    several do. Raises TargetBusyError, naming the holder, if another live process holds it.
     """
     with held(target, file) as staging:
         yield LocalTransaction(staging)
@@ -89,7 +89,7 @@ class LocalTransaction:
         return self._staging.root
 
     def check(self) -> None:
-        """Nothing: the lock lasts as long as this process."""
+        """Does nothing: the lock lasts as long as this process."""
 
     def left_by(self) -> Mapping[str, Any] | None:
         header = read_journal_header(self._staging.journal)
@@ -118,7 +118,7 @@ class LocalTransaction:
 
     def adopt(self) -> None:
         end_attempts(self._staging.folder)
-        unlink_files(self._staging)  # those that are written anew must get their names again
+        unlink_files(self._staging)  # files that are written again must get their names again
         self._staging = stamped(self._staging)
 
     def rewrite(self, made_by: Mapping[str, Any], records: Iterable[str]) -> None:
@@ -143,7 +143,7 @@ class LocalTransaction:
         if self._attempts is not None:
             end_attempts(self._staging.folder)
             self._attempts = None
-        if self._staging.file:  # a task may have written it anew
+        if self._staging.file:  # a task may have written it again
             with suppress(StorageError):
                 self._staging = stamped(self._staging)
 
@@ -215,10 +215,10 @@ class LocalTransaction:
         return JournalHeader(made_by, host_name(), boot_id(), root)
 
     def _is_own(self, header: JournalHeader) -> bool:
-        """Whether the journal is of the folder or file that is there.
+        """True if the journal belongs to the folder or file that is there.
 
-        What was overwritten changed places with the output, and is not the journal's. A file that the target's name
-        leads to as well is published.
+        An overwritten target changed places with the output, and does not belong to the journal. A file that has the target's
+        name, too, is published.
         """
         try:
             status = os.lstat(self._staging.published)
@@ -230,7 +230,7 @@ class LocalTransaction:
 
 
 def part_staging(target: Path, name: str) -> Staging:
-    """The staging paths of a part, which is a folder also where the whole target is one file; nothing is made."""
+    """The staging paths of a part, a folder even if the whole target is one file; nothing is made."""
     whole = staging_for(target)
     folder = whole.folder / "parts" / name
     return replace(whole, folder=folder, root=folder / "checkpoint")
@@ -238,7 +238,7 @@ def part_staging(target: Path, name: str) -> Staging:
 
 @contextmanager
 def held_part_folder(target: Path, name: str) -> Iterator[LocalTransaction]:
-    """The transaction of a part, whose folder no other process has in the block."""
+    """The transaction of a part; no other process has its folder in the block."""
     staging = part_staging(target, name)
     make_folders(staging.folder.parent)
     with locked(staging) as held:
@@ -246,7 +246,7 @@ def held_part_folder(target: Path, name: str) -> Iterator[LocalTransaction]:
 
 
 def remove_part_folders(target: Path) -> None:
-    """Removes the folder of all parts of a target; what still writes there finds no folder."""
+    """Removes the folder of all parts of a target; a process that still writes there finds no folder."""
     folder = staging_for(target).folder / "parts"
     dead = folder.with_name(f"dead-parts-{os.getpid()}")
     with suppress(FileNotFoundError):
@@ -256,7 +256,7 @@ def remove_part_folders(target: Path) -> None:
     with storage_errors("remove", folder), suppress(FileNotFoundError):
         folder.rename(dead)
     shutil.rmtree(dead, ignore_errors=True)
-    with suppress(OSError):  # something else is kept there
+    with suppress(OSError):  # the folder has other content
         folder.parent.rmdir()
 
 
@@ -265,11 +265,11 @@ VERSION = 2
 
 
 class JournalHeader(Struct, frozen=True, rename={"made_by": "identity"}):
-    """Whose journal it is.
+    """The owner of a journal.
 
     Attributes:
-        made_by: the run, in its own words.
-        host, boot: where its lines were written, and in which run of that kernel.
+        made_by: the run, as it describes itself.
+        host, boot: the host that wrote its lines, and the boot of its kernel.
         root: inode of the folder or file that becomes the target.
     """
 
@@ -280,7 +280,7 @@ class JournalHeader(Struct, frozen=True, rename={"made_by": "identity"}):
 
 
 def new_journal(path: Path, header: JournalHeader) -> LineFile:
-    """A new file with its first line, open for appending."""
+    """A new journal with its first line, open for appending."""
     lines = LineFile(path)
     document = {"format": FORMAT, "version": VERSION, **to_builtins(header)}
     try:
@@ -292,9 +292,9 @@ def new_journal(path: Path, header: JournalHeader) -> LineFile:
 
 
 def read_journal_header(path: Path) -> JournalHeader | None:
-    """The header of the journal at ``path``; None where there is none that can be read.
+    """The header of the journal at ``path``; None if none can be read.
 
-    Raises ResumeError where another version of this program wrote it: that version can resume it.
+    Raises ResumeError if another version of this program wrote it: that version can resume it.
     """
     for line in read_lines(path):
         try:
@@ -309,7 +309,7 @@ def read_journal_header(path: Path) -> JournalHeader | None:
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """The lines after the header, up to the first that is damaged."""
+    """The lines after the header, up to the first damaged one."""
     lines = read_lines(path)
     next(lines, None)
     return lines

@@ -1,4 +1,4 @@
-"""Writeback: the device begins to get finished chunks while the rest is still written."""
+"""Writeback: finished chunks go to the device while the rest is still written."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Writeback:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stops the thread; the sync writes what it has not started."""
+        """Stops the thread; the sync writes the chunks that it has not started."""
         self._is_over = True
         self._ranges.put(None)
         if self._thread is not None:
             self._thread.join()
 
     def begin(self, path: str, nbytes: int, offset: int = 0) -> None:
-        """Queues ``nbytes`` of a file, from ``offset``, that are complete; does not wait."""
+        """Queues ``nbytes`` complete bytes of a file, from ``offset``; does not wait."""
         if nbytes < WRITEBACK_BYTES:
             return
         self._ranges.put((path, nbytes, offset))
@@ -56,9 +56,9 @@ class Writeback:
                 self._start()
 
     def _start(self) -> None:
-        """Starts the thread at the first chunk: forked worker processes exist by then, without this thread."""
+        """Starts the thread at the first chunk: worker processes were forked before, without this thread."""
         thread = threading.Thread(target=self._run, name="reshard.writeback", daemon=True)
-        with suppress(RuntimeError):  # the system has no thread left
+        with suppress(RuntimeError):  # the system allows no more threads
             thread.start()
             self._thread = thread
 

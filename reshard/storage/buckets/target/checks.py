@@ -1,4 +1,4 @@
-"""Checks a target in a bucket before a run, and from another process, perhaps on another host, whether a run still has it."""
+"""Checks a target in a bucket before a run, and checks from other processes, perhaps on other hosts, that a run still has it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from reshard.storage.location import Location
 
 
 def check_new_in_bucket(target: Location, *, overwrite: bool, file: str = "") -> None:
-    """Refuses a target that exists, unless it may be overwritten; what an unfinished run left is no target.
+    """Refuses a target that exists, unless it may be overwritten; leftovers of an unfinished run are no target.
 
-    Also refuses a whole bucket, and a single file: a file appears in a bucket by itself, and nothing could say that it is
+    Also refuses a whole bucket, and a single file: a file appears in a bucket by itself, and nothing could mark it as
     not proven yet.
     """
     if not target.path:
@@ -49,9 +49,9 @@ def check_new_in_bucket(target: Location, *, overwrite: bool, file: str = "") ->
 
 
 def has_state(target: Location, state: str | None = None) -> bool:
-    """Whether a run has left, or uses, the folder beside a target in which it records what is done.
+    """True if a run has left, or uses, the folder of records beside a target.
 
-    Or its unfinished mark in a finished target, where it came late.
+    Also true for an unfinished mark that came late into a finished target.
     """
     if next(islice(state_folder(target, state).files(), 1), None) is not None:
         return True
@@ -63,13 +63,13 @@ def has_state(target: Location, state: str | None = None) -> bool:
 
 
 _SEEN: dict[tuple[str, str], float] = {}
-"""When this process last saw that a run has a lease."""
+"""The time at which this process last saw that a run has a lease."""
 
 
 def check_held(store: BucketStore, path: str, run: str) -> None:
-    """Raises TargetBusyError unless a run has the lease; asks the store where the last answer is ``BEAT_S`` old.
+    """Raises TargetBusyError unless a run has the lease; asks the store if the last answer is ``BEAT_S`` old.
 
-    For tasks on other hosts, whose run may be over.
+    Tasks on other hosts call it, since their run may be over.
     """
     asked_s, mark = now_s(), (store.text(path), run)
     if asked_s < _SEEN.get(mark, -BEAT_S) + BEAT_S:

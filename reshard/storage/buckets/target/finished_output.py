@@ -1,8 +1,8 @@
-"""A finished output in a bucket: what tells it from any other of its name, and its removal.
+"""A finished output in a bucket: a stamp that identifies it, and its removal.
 
-A bucket renames nothing. The record is the same if its version is. The output is removed as a run's unfinished output is: under
-the lease of the target, so that nobody writes there, with the marker that makes it a checkpoint first. The record comes last,
-so that a removal that was interrupted can recognise what it began.
+A bucket renames nothing. The record is the same if its version is. The output is removed like the unfinished output of a run:
+under the lease of the target, so that no run writes there, and the marker that makes it a checkpoint goes first. The record
+goes last, so that a later call recognises an output whose removal was interrupted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def stamp_in_bucket(output: Location, records: Sequence[str]) -> str | None:
 
 
 def remove_from_bucket(output: Location, stamp: str, records: Sequence[str]) -> bool:
-    """Removes an output. Raises StorageError where its last objects stay."""
+    """Removes an output. Raises StorageError if its last objects stay."""
     with held_objects(output) as held:
         if stamp_in_bucket(output, records) != stamp:
             return False
@@ -38,6 +38,6 @@ def remove_from_bucket(output: Location, stamp: str, records: Sequence[str]) -> 
 
 
 def _record_in(output: Location, records: Sequence[str]) -> Location:
-    """The first record that is there; the last one where none is."""
+    """The first record that is there; the last one if none is."""
     *first, last = (output / record for record in records)
     return next((record for record in first if record.is_file()), last)

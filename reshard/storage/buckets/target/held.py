@@ -1,4 +1,4 @@
-"""The transaction of a target in a bucket, or of one part of it, in a block in which no other run can have it."""
+"""The transaction of a target in a bucket, or of one part of it, in a block that excludes other runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from reshard.storage.location import Location, is_in_bucket, locate
 
 
 def state_folder(target: Location, state: str | None = None) -> Location:
-    """Where the lease and the records of a target are kept: beside it, or below ``state``, the URL of a folder for several.
+    """The folder of the lease and the records of a target: beside it, or below ``state``, the URL of a folder for several targets.
 
-    Raises StorageError unless that is in a bucket.
+    Raises StorageError unless it is in a bucket.
     """
     if state is None:
         return target.parent / f".{target.name}{PARTIAL}"
@@ -34,10 +34,10 @@ def state_folder(target: Location, state: str | None = None) -> Location:
 def held_objects(
     target: Location, *, unsafe: bool = False, state: str | None = None
 ) -> AbstractContextManager[ObjectTransaction]:
-    """The transaction of a target in a bucket, as the last run left it; in the block no other run can have it.
+    """The transaction of a target in a bucket, as the last run left it; no other run can have it in the block.
 
-    Raises TargetBusyError naming the holder where another live run holds it. ``unsafe``: also in a store that keeps no
-    conditions, where two runs may mix.
+    Raises TargetBusyError, naming the holder, if another live run holds it. ``unsafe``: also takes a store that ignores
+    conditions; two runs may mix there.
     """
     return _held(ObjectTransaction, target, state_folder(target, state), unsafe=unsafe)
 
@@ -45,7 +45,7 @@ def held_objects(
 def held_part_objects(
     target: Location, name: str, *, unsafe: bool = False, state: str | None = None
 ) -> AbstractContextManager[ObjectTransaction]:
-    """The transaction of a part; in the block no other process can have it."""
+    """The transaction of a part; no other process can have it in the block."""
     folder = state_folder(target, state) / "parts" / name
     return _held(PartTransaction, target, folder, unsafe=unsafe)
 
@@ -66,7 +66,7 @@ def _held(
 
 
 class PartTransaction(ObjectTransaction):
-    """A held part. It removes no object: which of them are of other parts, only the commit knows."""
+    """A held part. It removes no object: only the commit knows the objects of other parts."""
 
     def begin(self, made_by: Mapping[str, Any]) -> None:
         self._open()
@@ -77,11 +77,11 @@ class PartTransaction(ObjectTransaction):
         self._open()
 
     def files(self) -> Iterator[str]:
-        """None: what no record names may be of another part."""
+        """No files: objects without a record may be of another part."""
         return iter(())
 
     def remove(self, file: str) -> None:
-        """Nothing: the same bytes are put there again."""
+        """Does nothing: the same bytes are put there again."""
 
     def abort(self) -> None:
         with suppress(StorageError):
@@ -90,11 +90,11 @@ class PartTransaction(ObjectTransaction):
             self._is_dissolved = True
 
     def _open(self) -> None:
-        """Says in the target that it is in the making. The mark has no run number, so that one that is late counts for nobody."""
+        """Writes the unfinished mark. It has no run number, so that a late one is harmless."""
         self.check()
         text = (
             f"Parts of a conversion are written here. `reshard commit {self._target}` makes a checkpoint of them, "
             f"`reshard clean {self._target}` removes them.\n"
         )
-        with suppress(StorageError):  # another part may put it now
+        with suppress(StorageError):  # another part may be putting it
             objects.put(self._store, f"{self._target.path}/{UNFINISHED_MARK}", text.encode())

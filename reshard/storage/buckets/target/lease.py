@@ -1,17 +1,17 @@
-"""A lease: an object that says which run may write a target, renewed while that run lives.
+"""A lease: an object that names the run that may write a target, renewed while that run lives.
 
 ::
 
     1c291ca3 {"format": "reshard.lease", "version": 1, "target": "gs://…", "fence": 1795521600000, "run": "9f…", "beat": 17,
               "is_free": false, "host": "…", "boot": "…", "namespace": "…", "pid": 4711, "started": 123456}
 
-A checked line (``checked_lines``). A run takes the lease by putting it where there is none, or in place of the one that it has
-seen to be free or dead, with a greater fence: the time in milliseconds, so that fences also grow where a finished run left no
-lease to count from. Every renewal replaces the version that was put last, so that a run which lost its lease finds out.
+It is a checked line (``checked_lines``). A run takes the lease by putting it at a free path, or in place of a free or dead lease,
+with a greater fence: the time in milliseconds, so that fences also grow after a finished run, which leaves no
+lease to count from. Every renewal replaces the version that was put last, so that a run notices that it lost its lease.
 
-A lease is dead when its process is gone, or when its version stays the same for ``take_lease.DEAD_S`` by the clock of the run that waits,
-whether or not that process is still there: it may stand still, or have failed to give the lease back. So is one that is damaged:
-the run that has it, if it lives, finds out at its next renewal that it has lost it.
+A lease is dead when its process is gone, or when its version stays the same for ``take_lease.DEAD_S`` by the clock of the waiting
+run, even if that process exists: it may be stopped, or have failed to give the lease back. A damaged lease is dead, too:
+a live holder notices the loss at its next renewal.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ FORMAT = "reshard.lease"
 VERSION = 1
 
 BEAT_S = 8.0
-"""Between renewals."""
+"""Seconds between renewals."""
 
 SURE_S = 20.0
-"""A run that could not renew its lease for so long asks the store whether it still has it before it goes on."""
+"""Seconds without a renewal, after which a run must ask the store for its lease before it goes on."""
 
 _LEASE_BYTES = 1 << 16
-"""More than a lease ever has: it may grow between two requests."""
+"""A size that no lease reaches, although it may grow between two requests."""
 
 _READS = 3
-"""A lease that is damaged is read so often: it may have happened on the way."""
+"""Number of reads of a damaged lease: the damage may have happened on the way."""
 
 LIVE: set[str] = set()
-"""The runs of this process that have a lease, or are about to. What else names this process was not given back when its run failed."""
+"""The runs of this process that have a lease, or are taking one. Any other lease of this process was left by a failed run."""
 
 
 class Held(Struct, frozen=True):
@@ -64,7 +64,7 @@ class Held(Struct, frozen=True):
         fence: grows with each run that has it.
         run: random name of the run.
         beat: counts its renewals.
-        is_free: whether its run gave it back.
+        is_free: true if its run gave it back.
         mark: of the run's process.
     """
 
@@ -99,7 +99,7 @@ class Lease:
     """A lease that this run holds. Safe from any thread.
 
     Attributes:
-        is_conditional: whether the store keeps conditions, so that nobody else can have it.
+        is_conditional: true if the store obeys conditions, so that no other run can have it.
     """
 
     def __init__(
@@ -120,20 +120,20 @@ class Lease:
 
     @property
     def mark(self) -> tuple[str, str]:
-        """Its URL and the run that has it, by which tasks on other hosts see whether it still has it (``check_lease``)."""
+        """Its URL and its run, with which tasks on other hosts check that the run still has it (``check_lease``)."""
         return self._store.text(self._path), self._held.run
 
     def is_due(self) -> bool:
-        """Whether it is time to renew it."""
+        """True if the time for a renewal has come."""
         return now_s() >= self._renewed + BEAT_S
 
     @property
     def is_lost(self) -> bool:
-        """Whether another run has it."""
+        """True if another run has it."""
         return bool(self._lost)
 
     def check(self) -> None:
-        """Raises TargetBusyError if another run has it; asks the store where the last renewal is long ago."""
+        """Raises TargetBusyError if another run has it; asks the store if the last renewal is long ago."""
         if now_s() > self._renewed + SURE_S:
             self.renew()
         self._refuse_lost()
@@ -146,7 +146,7 @@ class Lease:
             )
 
     def renew(self) -> None:
-        """Says that this run lives. Raises TargetBusyError if another run has the lease, StorageError for a failed request."""
+        """Renews the lease. Raises TargetBusyError if another run has it, StorageError for a failed request."""
         with self._lock:
             self._refuse_lost()
             began = now_s()
@@ -154,13 +154,13 @@ class Lease:
             self._renewed = began
 
     def release(self) -> None:
-        """Gives it back, so that the next run need not wait; what another run has by now stays its own."""
+        """Gives it back, so that the next run need not wait; a lease that another run has taken stays."""
         with self._lock, suppress(StorageError):
             self._put(beat=self._held.beat + 1, is_free=True)
         LIVE.discard(self._held.run)
 
     def remove(self) -> None:
-        """Gives it back, and leaves nothing."""
+        """Gives it back, and removes the object."""
         with suppress(StorageError):
             self.check()
             objects.delete(self._store, [self._path])
@@ -175,7 +175,7 @@ class Lease:
         self._held = held
 
     def _replaced(self, held: Held) -> objects.Known | None:
-        """Replaces it; the new version. An answer that was lost is no loss if the lease is ours all the same."""
+        """Replaces it; returns the new version. A lost answer does not matter if the lease is ours."""
         try:
             if self._known is None:
                 raise SourceChangedError("the lease is gone")
@@ -189,7 +189,7 @@ class Lease:
         return known
 
     def _known_if_ours(self, data: bytes) -> objects.Known | None:
-        """The version that is there, if it is what this run put; a run that stood still may find another one's."""
+        """The current version, if this run put it; a run that was stopped may find another run's lease."""
         known = objects.known_version(self._store, self._path)
         if known is None or read_content(self._store, self._path, version_of(known.e_tag)) != data:
             self._lose()
@@ -201,9 +201,9 @@ class Lease:
 
 
 def read_lease(store: BucketStore, path: str) -> Held | None:
-    """The lease at a path; None where there is none. One that is damaged is of no run, and has no mark of a process.
+    """The lease at a path; None if there is none. A damaged lease has no run, and no mark of a process.
 
-    Raises ResumeError for one of another version of this program.
+    Raises ResumeError for a lease of another version of this program.
     """
     data = read_content(store, path)
     if data is None:
@@ -227,7 +227,7 @@ def read_lease(store: BucketStore, path: str) -> Held | None:
 
 
 def read_content(store: BucketStore, path: str, version: str = "") -> bytes | None:
-    """The lease's content; None where there is none in that version."""
+    """The lease's content; None if there is none in that version."""
     data = b""
     for _ in range(_READS):
         try:
@@ -240,12 +240,12 @@ def read_content(store: BucketStore, path: str, version: str = "") -> bytes | No
 
 
 def _first_valid(data: bytes) -> bytes:
-    """The text of a lease; nothing where it is damaged."""
+    """The text of a lease; empty if it is damaged."""
     return next(valid_lines(data), b"")
 
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Goes on while the machine sleeps, as the clocks of other machines do."""
+"""A clock that continues while the machine sleeps, as the clocks of other machines do."""
 
 
 def now_s() -> float:

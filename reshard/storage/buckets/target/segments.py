@@ -6,9 +6,9 @@
     journal/1795521600000-000001    records, a line each
     …
 
-The first number is the fence of the run that wrote them, the second counts. The records of the highest fence with a header
-count: a header is put after the records that it takes over, and the segments of other fences are deleted then. A segment that
-is lost loses its records, so that their work is done again.
+The first number is the fence of the run that wrote them, the second counts segments. The records of the highest fence with a
+header are valid: a header is put after the records that it takes over, and the segments of other fences are deleted then. The
+records of a lost segment are lost, so that their work is done again.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ VERSION = 2
 
 FLUSH_S = 5.0
 SEGMENT_BYTES = 1 << 20
-"""Records are put when they are so old, or so many."""
+"""Waiting records are put when they reach this age or this size."""
 
 KEPT_BYTES = 4 << 20
-"""So much of what a run puts is kept in memory, since it reads its records again before it publishes."""
+"""Bytes of its own records that a run keeps in memory, since it reads them again before it publishes."""
 
 PARTS_REQUEST = "parts/request"
-"""What all parts of a conversion share; ``storage.parts`` writes it."""
+"""The file that all parts of a conversion share; ``storage.parts`` writes it."""
 
 _NAME = re.compile(r"journal/([0-9]{6,})-([0-9]{6,})")
 
 
 class Segments:
-    """The records of one run: reads what an earlier one left, and writes its own. Safe from any thread.
+    """The records of one run: reads those of an earlier run, and writes its own. Safe from any thread.
 
-    Only the run that has the lease writes here, so that nothing is listed twice.
+    Only the run that has the lease writes here, so that one listing is enough.
     """
 
     def __init__(self, store: BucketStore, folder: str, fence: int) -> None:
@@ -63,29 +63,29 @@ class Segments:
 
     @property
     def has_earlier(self) -> bool:
-        """Whether an earlier run left any."""
+        """True if an earlier run left records."""
         return bool(self._earlier_paths())
 
     @property
     def has_parts(self) -> bool:
-        """Whether parts of a conversion (``storage.parts``) were begun."""
+        """True if parts of a conversion (``storage.parts``) were begun."""
         self._earlier_paths()
         return self._has_parts
 
     def left_by(self) -> Mapping[str, Any] | None:
-        """The run that left records, as it described itself; None where there is none that can be read.
+        """The run that left records, as it described itself; None if none can be read.
 
-        Raises ResumeError where another version of this program wrote them.
+        Raises ResumeError if another version of this program wrote them.
         """
         return _left_by(self._store, self._earlier_paths())
 
     def records(self) -> Iterator[bytes]:
-        """Those of this run once it has started, else those of the earlier run, in the order in which they were added."""
+        """The records of this run once it has started, else those of the earlier run, in the order of their addition."""
         paths = self._put_paths if self._is_started else self._earlier_paths()
         return _records_in(self._store, paths, self._kept)
 
     def delete(self) -> None:
-        """Deletes every segment: this run's, and what earlier ones left."""
+        """Deletes every segment, of this run and of earlier ones."""
         with self._lock:
             objects.delete(self._store, sorted({*self._earlier_paths(), *self._put_paths}))
             self._put_paths, self._earlier, self._is_started = [], [], False
@@ -99,7 +99,7 @@ class Segments:
         return self._earlier
 
     def start(self, made_by: Mapping[str, Any], records: Iterable[str] = ()) -> None:
-        """Puts these records and then the header, which makes them count; removes those of earlier runs."""
+        """Puts these records and then the header, which makes them valid; removes those of earlier runs."""
         for record in records:
             self.append(record)
         self.flush()
@@ -118,7 +118,7 @@ class Segments:
                 self._flush()
 
     def flush(self, *, if_due: bool = False) -> None:
-        """Puts the records that wait; ``if_due``: only if they have waited long enough."""
+        """Puts the waiting records; ``if_due``: only if they have waited long enough."""
         with self._lock:
             if self._waiting and not (if_due and time.monotonic() < self._since + FLUSH_S):
                 self._flush()
@@ -138,7 +138,7 @@ class Segments:
 
 
 def _left_by(store: BucketStore, paths: Sequence[str]) -> Mapping[str, Any] | None:
-    """None where there is none that can be read."""
+    """The run that the newest readable header names; None if none can be read."""
     fence = _fence_that_counts(paths)
     if fence is None:
         return None
@@ -185,7 +185,7 @@ def _fence_that_counts(paths: Iterable[str]) -> int | None:
 
 
 def _content(store: BucketStore, path: str) -> bytes:
-    """What a segment holds; nothing where it is lost. It is read again where a line is damaged: that may be of the way."""
+    """The content of a segment; empty if it is lost. A damaged line is read again: the damage may have happened on the way."""
     data = _read(store, path)
     is_whole = sum(1 for _ in valid_lines(data)) == data.count(b"\n")
     return data if is_whole else _read(store, path)

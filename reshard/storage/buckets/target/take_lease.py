@@ -1,6 +1,6 @@
-"""Takes the lease of a target, where nobody has it, or from a run that gave it back or is dead.
+"""Takes the lease of a target, if it is free, or from a run that gave it back or is dead.
 
-Whether the store keeps conditions, by which only one run can have it, is tried on the way.
+On the way it tests that the store obeys conditions, which let only one run have the lease.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from reshard.storage.buckets.target.lease import LIVE, Held, Lease, now_s, read_
 from reshard.storage.host import process_state
 
 DEAD_S = 30.0
-"""A lease that nobody renewed for so long is dead."""
+"""Seconds without a renewal, after which a lease is dead."""
 
 LOOK_S = 2.0
-"""Between looks at a lease, to see whether its run lives."""
+"""Seconds between looks at a lease, to find out if its run lives."""
 
 
 def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) -> Lease:
-    """Takes the lease at ``path``, where nobody has it; waits until a lease of a host that went away is dead.
+    """Takes the lease at ``path``, if it is free; waits until the lease of a vanished host is dead.
 
-    Raises TargetBusyError naming the holder, and StorageError where the store keeps no conditions, unless ``unsafe``.
+    Raises TargetBusyError naming the holder, and StorageError if the store ignores conditions, unless ``unsafe``.
     """
     held = Held(target, _next_fence(0), secrets.token_hex(8))
     LIVE.add(held.run)
@@ -70,9 +70,9 @@ def _taken(store: BucketStore, path: str, held: Held, *, unsafe: bool) -> Lease:
 
 
 def _puts_taken(store: BucketStore, path: str) -> int:
-    """How many more objects the store takes at a path, of two that it is asked to put only where there is none.
+    """The number of objects that the store takes at a path, of two puts on condition that none is there.
 
-    None is usual. One shows that the lease was gone: another run took it over and ended. Two show that it keeps no conditions.
+    0 is usual. 1 shows that the lease was gone: another run took it over and ended. 2 show that the store ignores conditions.
     """
     for taken, data in enumerate((b"a second one", b"a third one")):
         try:
@@ -94,7 +94,7 @@ def _next_fence(last: int) -> int:
 
 
 def _taken_over(store: BucketStore, path: str, ours: Held) -> Lease:
-    """Takes a lease that is there, once it is free or dead."""
+    """Takes an existing lease, once it is free or dead."""
     while True:
         known, held = objects.known_version(store, path), read_lease(store, path)
         if known is None or held is None:
@@ -113,7 +113,7 @@ def _taken_over(store: BucketStore, path: str, ours: Held) -> Lease:
 
 
 def _can_be_taken(store: BucketStore, path: str, known: objects.Known, held: Held) -> bool:
-    """Whether a lease is free or dead; False once it changes, or at once if a run of this process has it."""
+    """True if a lease is free or dead; False once it changes, or at once if a run of this process has it."""
     state = process_state(held.mark)
     is_of_this_process = state == "runs" and held.mark.get("pid") == os.getpid()
     if held.is_free or state == "gone" or (is_of_this_process and held.run not in LIVE):

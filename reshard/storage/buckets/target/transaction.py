@@ -1,13 +1,13 @@
 """A transaction in a bucket: objects under the target's own name, and the commit marker last.
 
-A bucket renames no folder, so that the objects are where they will be from the first. Nothing takes them for a checkpoint
-before ``commit_success.txt`` is there, which is put last and only where there is none; formats whose own readers know no marker
-have ``reshard_unfinished.txt`` until then. What a later run needs to resume lies in a folder beside the target, with the
-lease (``lease``) and the records (``segments``)::
+A bucket renames no folder, so that objects have their final names from the start. No reader takes them for a checkpoint
+without ``commit_success.txt``, which is put last and only if there is none. Formats whose own readers know no marker
+have ``reshard_unfinished.txt`` until then. A folder beside the target has the lease (``lease``) and the records (``segments``),
+with which a later run can resume::
 
     run/1000/…                                 the objects
-    run/.1000.reshard-partial/lease            who writes them
-    run/.1000.reshard-partial/journal/…        what is done
+    run/.1000.reshard-partial/lease            the run that writes them
+    run/.1000.reshard-partial/journal/…        the finished work
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from reshard.storage.transaction import CheckReplaced, Earlier, Elsewhere, Prove
 _TICK_S = 0.5
 
 _BY_OTHERS = (TargetExistsError, SourceChangedError, MissingError)
-"""What a run sees where another one has taken its target."""
+"""Errors of a run after another one has taken its target."""
 
 
 def bucket_of(place: Location) -> BucketStore:
-    """The bucket that a place is in."""
+    """The bucket of a place."""
     if not isinstance(place.store, BucketStore):
         raise TypeError(f"{place} is in no bucket")
     return place.store
@@ -93,7 +93,7 @@ class ObjectTransaction:
         made_by = self.left_by()
         if made_by is None or not self._has_records():
             return None
-        return Earlier(made_by, is_trusted=True)  # a put that was answered is durable
+        return Earlier(made_by, is_trusted=True)  # an answered put is durable
 
     def check(self) -> None:
         self._lease.check()
@@ -101,7 +101,7 @@ class ObjectTransaction:
             raise self._failure
 
     def tell_if_lost(self, error: StorageError) -> None:
-        """Raises TargetBusyError where ``error`` is one that another run causes, and another run has the target."""
+        """Raises TargetBusyError if another run has the target, and ``error`` is one that it may have caused."""
         if isinstance(error, TargetBusyError) or not isinstance(error, _BY_OTHERS):
             return
         try:
@@ -135,7 +135,7 @@ class ObjectTransaction:
         return Elsewhere("", this_kernel(), self._lease.mark)
 
     def close_elsewhere(self) -> None:
-        """Nothing: tasks look for the lease, and put nothing in the place of what is there."""
+        """Does nothing: tasks check the lease, and replace no object."""
 
     def append(self, record: str) -> None:
         self.check()
@@ -176,11 +176,11 @@ class ObjectTransaction:
         except StorageError:
             if not self.is_committed():
                 raise
-        self._lease.check()  # the marker does not count if it came so late that another run had the target
+        self._lease.check()  # a marker that came late does not count: another run may have the target
         self._is_committed = True
 
     def _put_marks(self, prove: Prove | None) -> None:
-        """Puts the files that say that the target is whole: commit markers last, once ``prove`` has found all the others."""
+        """Puts the marks of a whole target: commit markers last, after ``prove`` has checked all other files."""
         markers = [name for name in self._marks if name.rpartition("/")[2] == COMMIT_MARKER]
         others = [name for name in self._marks if name not in markers]
         put = {f"{self._target.path}/{name}": self._put_mark(name) for name in others}
@@ -191,7 +191,7 @@ class ObjectTransaction:
             self._put_mark(name)
 
     def _put_mark(self, name: str) -> str:
-        """Puts one of these files, in place of one of a run that has lost the target; its version."""
+        """Puts one of these marks, perhaps in place of one of a run that lost the target; returns its version."""
         path, number = f"{self._target.path}/{name}", numbered(self._lease.fence)
         data = self._marks[name]
         if not self._lease.is_conditional:
@@ -206,9 +206,9 @@ class ObjectTransaction:
             return objects.replace(self._store, path, data, known, number)
 
     def _refuse_marked(self) -> None:
-        """Nobody else may say that the target is whole: whoever does would be believed, whatever it is.
+        """Refuses a commit marker of anything else: readers would believe it, whatever the objects are.
 
-        An earlier run that has lost the target is believed by nobody.
+        A marker of an earlier run that lost the target counts for no reader.
         """
         if objects.known_version(self._store, f"{self._target.path}/{COMMIT_MARKER}") is None:
             return
@@ -254,12 +254,12 @@ class ObjectTransaction:
             self._lease.release()
 
     def _flush(self) -> None:
-        """Puts the records that wait, unless another run has the target: its records are others."""
+        """Puts the waiting records, unless another run has the target: it has records of its own."""
         if not self._lease.is_lost:
             self._segments.flush()
 
     def _open(self) -> None:
-        """Says in the target that it is in the making."""
+        """Writes the unfinished mark into the target."""
         self.check()
         text = (
             f"A run of reshard writes this checkpoint, which is not whole yet. What is done is recorded in {self._state}; "
@@ -267,23 +267,23 @@ class ObjectTransaction:
         )
         path = f"{self._target.path}/{UNFINISHED_MARK}"
         objects.put(self._store, path, text.encode(), numbered(self._lease.fence))
-        # An object that nobody ever puts: credentials that may not delete are refused before the first chunk.
+        # Deletes an object that never exists: credentials without that permission are refused before the first chunk.
         objects.delete(self._store, [f"{path}.{self._lease.fence}"])
 
     def _end_uploads(self) -> None:
-        """Aborts what an earlier run began to upload in parts, where the store tells what that is."""
+        """Aborts uploads in parts that an earlier run began, if the store lists them."""
         if self._segments.has_earlier:
             abort_uploads(self._target)
 
     def _is_own(self) -> bool:
-        """Whether the objects below the target are of an unfinished run, and of no checkpoint."""
+        """True if the objects below the target belong to an unfinished run, and to no checkpoint."""
         return not self._is_committed and is_left_unfinished(self._target)
 
     def _unmarked(self) -> list[str]:
-        """Takes the commit markers away, that of the target before those of its items; the other files.
+        """Removes the commit markers, that of the target before those of its items; returns the other files.
 
-        What is deleted or written in part is no checkpoint, and none of its items is one. What is not there is not deleted:
-        a request that comes late would take the marker of a later run away.
+        A target that is deleted or written in part must be no checkpoint, nor any of its items. A missing marker is not deleted:
+        a late request would remove the marker of a later run.
         """
         files = list(self.files())
         markers = [file for file in files if file.rpartition("/")[2] == COMMIT_MARKER]
@@ -299,7 +299,7 @@ class ObjectTransaction:
         return next(self.records(), None) is not None
 
     def _keep(self) -> None:
-        """Renews the lease and puts records; what fails is told to whoever uses the transaction next."""
+        """Renews the lease and puts records; the next call of the transaction raises its failures."""
         while not self._is_over.wait(_TICK_S):
             try:
                 if self._lease.is_due():

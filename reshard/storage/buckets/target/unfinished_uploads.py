@@ -1,6 +1,6 @@
-"""Finds and aborts uploads in parts that a process which was killed left in a bucket of S3.
+"""Finds and aborts uploads in parts that a killed process left in a bucket of S3.
 
-They are no objects, so that nobody sees them, but they are paid for. obstore lists none; boto3 does.
+They are no objects, so that no listing shows them, but they are paid for. obstore lists none; boto3 does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UnfinishedUpload(Struct, frozen=True):
 
 
 def uploads_below(folder: Location) -> list[UnfinishedUpload] | None:
-    """Those of objects below a folder; None where the store does not tell: another cloud, no permission, or no boto3."""
+    """The uploads below a folder; None if they cannot be listed: another cloud, no permission, or no boto3."""
     if parse_url(str(folder))[0] != "s3":
         return None
     try:
@@ -43,7 +43,7 @@ def uploads_below(folder: Location) -> list[UnfinishedUpload] | None:
 
 
 def abort_uploads(folder: Location) -> int | None:
-    """Aborts those of objects below a folder, whose parts are deleted then; how many, None where the store does not tell."""
+    """Aborts the uploads below a folder, which deletes their parts; returns their number, None if they cannot be listed."""
     found = uploads_below(folder)
     if not found:
         return found if found is None else 0
@@ -57,7 +57,7 @@ def abort_uploads(folder: Location) -> int | None:
 
 
 def list_uploads(folder: Location) -> list[UnfinishedUpload]:
-    """Those of objects below a folder in S3. StorageError, with what to do, where they cannot be listed."""
+    """The uploads below a folder in S3. StorageError, with a remedy, if they cannot be listed."""
     _, bucket, path = parse_url(str(folder))
     with _s3(folder) as s3:
         pages = s3.get_paginator("list_multipart_uploads").paginate(
@@ -79,7 +79,7 @@ def _abort(s3: Any, bucket: str, upload: UnfinishedUpload) -> None:
 
 @contextmanager
 def _s3(folder: Location) -> Iterator[Any]:
-    """A client of boto3 with the settings of a folder's bucket, whose errors become ours."""
+    """A client of boto3 with the settings of a folder's bucket; its errors become StorageError."""
     try:
         from botocore import UNSIGNED
         from botocore.config import Config
