@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def layout_at(
     layout_map: LayoutMap, path: str, rank: int, *, is_rng_state: bool = False
 ) -> TensorLayout:
-    """The layout of the variable ``path`` as the map has it, else one that is replicated: None for each of ``rank`` dimensions, as in Keras.
+    """The map's layout of the variable ``path``, else a replicated one: None for each of ``rank`` dimensions, as in Keras.
 
     The state of random number generators is always replicated. Raises LayoutError if there is no mesh.
     """
