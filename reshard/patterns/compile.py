@@ -137,7 +137,7 @@ class Pattern:
         return self._dialect.groups
 
     def search(self, name: str) -> bool:
-        """Whether the pattern is found in the name; an error if Python's answer might differ."""
+        """True if the pattern is found in the name; an error if Python's answer might differ."""
         text = self._checked(name)
         search = self._alone if "\n" in name else self._lines
         return search(text, 0, len(text))[0][0] >= 0
@@ -281,7 +281,7 @@ def searcher(source: str, *, captures: bool, max_bytes: int) -> Searcher:
     """A compiled pattern of RE2's own dialect.
 
     Args:
-        captures: whether groups are found; without them only the match is.
+        captures: True to find groups too, not only the match.
         max_bytes: memory that the pattern and its searches may take.
     """
     import re2
@@ -295,7 +295,7 @@ def searcher(source: str, *, captures: bool, max_bytes: int) -> Searcher:
     except re2.error as error:
         raise TooLargeError(_text(error)) from None
     finally:
-        re2.purge()  # its cache would keep every pattern that a client ever sent
+        re2.purge()  # the package's cache would keep every pattern that a client ever sent
     return _direct(compiled, re2) or _by_match(compiled)
 
 
