@@ -33,7 +33,7 @@ unmatched: replicate
 
 
 class StoryStep(Struct, frozen=True):
-    """One command of the demo: why it is run, and its words (after ``reshard`` or ``python``)."""
+    """One command of the demo: its purpose, and its words (after ``reshard`` or ``python``)."""
 
     title: str
     program: str
@@ -41,7 +41,7 @@ class StoryStep(Struct, frozen=True):
 
     @property
     def typed(self) -> str:
-        """The command as a person would type it."""
+        """The command as a user would type it."""
         return f"{self.program} {shlex.join(self.words)}"
 
     @property

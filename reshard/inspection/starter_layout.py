@@ -89,7 +89,7 @@ def _fit_notes(
     lacking: Sequence[str],
     whole: Sequence[TensorSpec],
 ) -> list[str]:
-    """What of the recorded axes changes on the mesh."""
+    """Notes on recorded axes that change on the mesh."""
     renamed = [f"{new!r} for {old!r}" for old, new in names.items() if old != new]
     notes = [] if lacking or renamed or whole else [_AS_RECORDED]
     if renamed:
