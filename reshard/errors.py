@@ -142,7 +142,7 @@ class SourceChangedError(StorageError):
 
 
 class SyncError(StorageError):
-    """The device did not take what was written, so that none of it can be trusted."""
+    """The device did not take all written bytes, so none of them can be trusted."""
 
 
 class TreeError(ReshardError, ValueError):

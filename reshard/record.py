@@ -1,4 +1,4 @@
-"""Record: what a call returns, as JSON and as a short text; and small pieces of text."""
+"""Record: the result of a call, as JSON and as a short text; and small pieces of text."""
 
 from __future__ import annotations
 

@@ -61,13 +61,13 @@ def delta(
     """Writes a delta from ``old`` to the result of ``convert`` for ``new``, in the layout that miles, slime, SGLang's ``pull_weights``
     and ModelExpress read.
 
-    Both are read in lock step, whatever their meshes and formats, and elements are compared by their bytes. Tensors that did not change are not
+    Both are read in lock step, with any meshes and formats, and elements are compared by their bytes. Tensors that did not change are not
     in the delta. ``target`` appears whole or not at all.
 
     Args:
         old: the version before it: already converted, or an earlier step, to which the same map and rules are applied.
         new: the step to publish; ``step`` and ``item`` choose it, as for ``inspect``.
-        target: the folder of the new version; its name says which, such as ``published/weight_v000007``.
+        target: the folder of the new version; its name has the number, such as ``published/weight_v000007``.
         unlisted: of both, as for ``inspect``.
         layout: a layout file, for its rules and map; its axes split nothing, since the tensors of a delta are whole.
         select, drop, rename, cast, map, sizes, reverse: as in ``reshard.ConvertOptions``, for a conversion to safetensors.

@@ -68,10 +68,10 @@ def verify(
         map, sizes, reverse: the map by which B was made from A, as in ``reshard.ConvertOptions``: each tensor of B is compared with
             the map's result for A, and nothing is written. Without it the map that B records is used, if B was made from A.
         missing_chunks: ``"refuse"`` counts every tensor with a chunk that is not stored as damaged; ``"warn"`` and ``"allow"``
-            take the fill value, with or without a warning. None, the default, refuses where the checkpoint records that it
+            take the fill value, with or without a warning. None, the default, refuses if the checkpoint records that it
             stores every chunk, and else warns.
         identity: the root that the weights of ``a`` must have, 64 hex digits, or an ``identity.json`` or a folder with one. The root
-            is computed anew; what is recorded beside the weights proves nothing.
+            is computed anew; a record beside the weights proves nothing.
         key: a PEM file with the public key that signed the root, or its text (``reshard.sign``); the signature is in the folder that
             ``identity`` names, else in the checkpoint.
         name, min_version: of the model, as ``reshard.sign`` signs them: an older checkpoint is refused, even with a valid signature of its

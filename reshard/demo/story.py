@@ -81,8 +81,8 @@ STEPS = (
 def run_demo(directory: Path | None = None) -> None:
     """Run every step in ``directory``, which is kept, or in a temporary one, which is removed.
 
-    Takes some twenty seconds, most of them for importing and compiling. Raises ReshardError where
-    a needed package is missing or a step fails, TargetExistsError where the directory has the
+    Takes some twenty seconds, most of them for importing and compiling. Raises ReshardError if
+    a needed package is missing or a step fails, TargetExistsError if the directory has the
     outcome of another run.
     """
     _check_packages()

@@ -156,7 +156,7 @@ def answered(work: Callable[..., Any], *arguments: Any) -> Answer:
     """The result or the error of ``work(*arguments)``."""
     try:
         return Answer(work(*arguments))
-    except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
+    except BaseException as error:  # noqa: BLE001 - raised again for the waiting caller
         return Answer(None, _travelling(error))
 
 
@@ -166,6 +166,6 @@ def _travelling(error: BaseException) -> BaseException:
         error.add_note(f"on another host:\n{traceback.format_exc()}")
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - of this very process
-    except Exception:  # noqa: BLE001 - whatever an error of others does
+    except Exception:  # noqa: BLE001 - an error's own code may raise anything
         return ReshardError(f"{type(error).__name__}: {error}; a task failed on another host")
     return error

@@ -53,7 +53,7 @@ class Cast(Struct, frozen=True):
     """The cast of one tensor.
 
     Attributes:
-        saturate: whether values beyond the largest finite one become that one.
+        saturate: True if values beyond the largest finite one become that one.
     """
 
     dtype: str
@@ -67,7 +67,7 @@ class CastRule(Struct, frozen=True):
         what: the left side, as written.
         dtypes: the dtypes that ``what`` means; empty for a regular expression.
         to: the dtype that it casts to.
-        saturate: whether values beyond the largest finite one become that one.
+        saturate: True if values beyond the largest finite one become that one.
     """
 
     what: str

@@ -43,7 +43,7 @@ _SHORT, _LONG = 0x100, 0x10000
 
 
 class Document(Struct, frozen=True):
-    """Plain data, and where it was written.
+    """Plain data, and its place in a file.
 
     Attributes:
         where: the file, as the user named it.

@@ -16,7 +16,7 @@
     cast: [{match: "kernel$", dtype: bfloat16}]
     map: [{from: params/w, to: w}]        # a map, with about and sizes; see maps.read_map
 
-Every error names file, line and key, what was expected and what was found.
+Every error names file, line and key, the expected and the actual value.
 """
 
 from __future__ import annotations

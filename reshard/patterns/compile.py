@@ -1,7 +1,7 @@
 """Patterns of layout files, the command line, HTTP, and of select, drop, rename and cast.
 
 ``compile_pattern`` compiles all of them, for a search in linear time (RE2). A compiled pattern finds the same match and
-the same groups as Python's ``re``. Any other pattern is an error; ``dialect`` says which ones are supported. Keys of a
+the same groups as Python's ``re``. Any other pattern is an error; ``dialect`` lists the supported ones. Keys of a
 ``LayoutMap`` are not compiled here: they are Python's.
 """
 
@@ -28,7 +28,7 @@ Searcher = Callable[[bytes, int, int], Spans]
 
 
 _WHOLE_NAME = re.compile(r"\^((?:[^\\.^$*+?{}\[\]|()\n\ud800-\udfff]|\\[ -/:-@\[-`{-~])*)\$")
-"""``^name$`` with what is special in it escaped."""
+"""``^name$`` with escapes for special characters."""
 
 
 class TooLargeError(Exception):
@@ -102,7 +102,7 @@ class Pattern:
     Attributes:
         pattern: as it was written.
         whole: the one name in which it is found, of a pattern such as ``^layers\\.7$``; None for others. There may be one
-            for each of 100,000 tensors, so that these are looked up, and compiled only where that does not do.
+            for each of 100,000 tensors, so these are looked up, and compiled only if that is not enough.
     """
 
     def __init__(

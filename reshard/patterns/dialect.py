@@ -44,7 +44,7 @@ _TYPES = op.SRE_FLAG_ASCII | op.SRE_FLAG_UNICODE | op.SRE_FLAG_LOCALE
 
 
 class RefusedError(Exception):
-    """A pattern that is not supported; the message says which part, and what to write instead."""
+    """A pattern that is not supported; the message names the part, and the remedy."""
 
 
 class Translation(Struct, frozen=True):

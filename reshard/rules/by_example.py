@@ -31,7 +31,7 @@ def probe(
     checkpoint; files beside safetensors are copied. Ten million elements take some seven copies.
 
     Args:
-        source: a checkpoint of the model's kind with few layers and small sizes, each of which differs from the others.
+        source: a checkpoint of the model's kind with few layers and small sizes, all of them different.
         probes: the folder of the copies, which must not exist.
         step, item: as for ``inspect``.
         select, drop: choose the tensors to probe, as in ``reshard.ConvertOptions``.

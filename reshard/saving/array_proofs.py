@@ -18,7 +18,7 @@ class ArrayProof(Record, frozen=True):
     Attributes:
         nbytes: of the shards.
         proved_bytes: bytes that are those of the identity.
-        cut_bytes: bytes in nodes of about 1 MiB of which this process has only a part.
+        cut_bytes: bytes in nodes of about 1 MiB that this process has only in part.
         needed: the smallest slice around a shard that cuts no node; None if none is cut.
         different_bytes: bytes in nodes that differ.
         differs: the boxes of the first of these nodes.

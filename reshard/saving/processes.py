@@ -2,7 +2,7 @@
 
 Messages go through the key-value store of jax's coordination service, to which every process of
 ``jax.distributed`` is connected. It needs no device, so it works from a background thread while
-the devices compute. jax has no public name for its client; only this module knows where it is.
+the devices compute. jax has no public name for its client; only this module uses the private one.
 
 Every step of a save is one exchange: each process posts its result, or its error, and reads the posts of all
 others. No process waits longer than ``timeout_s`` for another.

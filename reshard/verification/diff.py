@@ -1,4 +1,4 @@
-"""Compares two checkpoints element by element, whatever their meshes and chunks.
+"""Compares two checkpoints of any meshes and chunks element by element.
 
 A tensor is split into blocks at the chunk edges that both sides share. Each block reads its chunks once if the budget
 allows (see ``pair_plan``), fills bands of both sides, and compares them (see ``elements``)::

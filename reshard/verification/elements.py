@@ -38,7 +38,7 @@ SLAB_ELEMENTS = 16 << 10
 """Elements of a slab: few enough that its temporaries stay in cache."""
 
 COMPARE_BYTES = 4 << 20
-"""Temporaries of one slab, whatever the dtypes (measured)."""
+"""Temporaries of one slab, for any dtypes (measured)."""
 
 _UNIT = 2400
 """Sums are in units of 2 ** -_UNIT, which is less than the square of the smallest float64."""

@@ -38,7 +38,7 @@ def sharding_of(
     A mesh without devices uses all of ``jax.devices()`` if their number fits. Raises LayoutError if there is no mesh, no
     device, or the layout does not fit ``shape``.
     """
-    # What is replicated has no dimensions in jax's spec, P(), whatever its rank.
+    # A replicated array of any rank has no dimensions in jax's spec: P().
     layout = layout_at(layout_map, path, 0, is_rng_state=is_rng_state)
     layout = _on_devices(layout, layout_map.get_default_mesh(), path)
     layout.shard_shape(shape, path)
