@@ -360,7 +360,7 @@ _LAZY = {
     "progress_bar": "reshard.api.progress_lines",
     "save": "reshard.saving.save",
 }
-"""Names whose modules are loaded when one is first asked for: live weights, and the types that calls return."""
+"""Names whose modules are loaded on first use: live weights, and the types that calls return."""
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for one that is here
@@ -379,7 +379,7 @@ def __dir__() -> list[str]:
 
 
 def _keras_scope() -> AbstractContextManager[None]:
-    """What a layout map's scope changes in Keras, where the program has imported Keras."""
+    """The changes of a layout map's scope to Keras, if the program has imported Keras."""
     if "keras" not in sys.modules:
         return nullcontext()
     from reshard.variables.lazy.keras_scope import keras_scope

@@ -16,11 +16,11 @@ from reshard.geometry.sizes import parse_bytes
 from reshard.layout.changes import Changes, full_name
 
 Unlisted = Literal["leave", "include"]
-"""What to do with tensors and files that neither an index nor the names of files count among the model: leave them out and
-warn, or refuse where that is not clear; or take them."""
+"""Treatment of tensors and files that neither an index nor the names of files count among the model: leave them out and
+warn, or refuse if that is not clear; or take them."""
 
 MissingChunks = Literal["refuse", "warn", "allow"]
-"""What to do where chunks of a checkpoint are not stored: raise an error; take the fill value, with or without a warning."""
+"""Treatment of chunks that are not stored: raise an error; take the fill value, with or without a warning."""
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     """From patterns, or dtypes, to dtypes."""
 
 DeltaEncoding = Literal["xor", "overwrite"]
-"""What a payload holds: the XOR of old and new bytes, or the positions of the bytes that differ and what they become, or the XOR with the low
+"""Content of a payload: the XOR of old and new bytes; or the positions and new values of the bytes that differ; or the XOR with the low
 bytes of elements before the high ones, which only reshard reads."""
 
 DeltaReceiver = Literal["pull_weights", "modelexpress"]
-"""The programs for which a delta is written: those that read the layout of SGLang's ``pull_weights``, or ModelExpress."""
+"""The programs that receive a delta: those that read the layout of SGLang's ``pull_weights``, or ModelExpress."""
 
 DeltaChecksum = Literal["xxh3-128", "blake3", "adler32"]
-"""The checksums in a delta. Only BLAKE3 finds what somebody changed on purpose."""
+"""The checksums in a delta. Only BLAKE3 finds deliberate changes."""
 
 
 def path_of(what: str, path: Path) -> str:
@@ -116,7 +116,7 @@ def bytes_of(name: str, size: int | str | None) -> int | None:
 
 
 def check_positive(name: str, value: Any, what: str, *, has_default: bool = True) -> None:
-    """Raises PlanError unless ``value`` is a whole number of at least 1; ``what`` says of what."""
+    """Raises PlanError unless ``value`` is a whole number of at least 1; ``what`` names the counted things."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise PlanError(
             f"{name} is {value!r}; expected a whole number of at least 1 ({what})"
@@ -141,7 +141,7 @@ POSITIONAL, KEYWORD = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
 
 
 class OptionsMeta(StructMeta):
-    """Makes records of options: their signature is shown, and an unknown name is answered with those near it."""
+    """Makes records of options: shows their signature, and answers an unknown name with those near it."""
 
     if not TYPE_CHECKING:  # type checkers take the arguments from the fields
 

@@ -95,7 +95,7 @@ class OpenedCheckpoint:
     ) -> Any:
         """Restores the tensors, as ``reshard.restore`` with the same arguments.
 
-        Raises StorageError where another checkpoint replaced this one since it was opened, also during the
+        Raises StorageError if another checkpoint replaced this one since it was opened, also during the
         restore.
         """
         arguments = RestoreArguments(**options)
@@ -178,9 +178,9 @@ class OpenedCheckpoint:
 
     @cached_property
     def identity(self) -> WeightsIdentity | None:
-        """The identity that the checkpoint records, without ``nodes``; None where it records none, or in another folder.
+        """The identity that the checkpoint records, without ``nodes``; None if it records none, or in another folder.
 
-        It is no evidence by itself: ``docs/reference/identity.md``. Raises CorruptError where it is damaged, or does not fit the
+        It is no evidence by itself: ``docs/reference/identity.md``. Raises CorruptError if it is damaged, or does not fit the
         tensors.
         """
         found = read_identity(self._place)
@@ -190,13 +190,13 @@ class OpenedCheckpoint:
 
     @cached_property
     def _place(self) -> Location:
-        """The folder, of which no link leads out: files of an identity may come from strangers, too."""
+        """The folder; links that lead out of it are refused, since files of an identity may come from strangers."""
         return self._listed.view()
 
     def needs_elements(
         self, name: str, box: Box | str | None = None, *, max_memory: int | str | None = None
     ) -> bool:
-        """Whether ``prove_slice`` reads elements of the tensor for the proof of this slice; arguments and errors as there."""
+        """True if ``prove_slice`` reads elements of the tensor for the proof of this slice; arguments and errors as there."""
         stored = self._stored(name)
         wanted = slice_box(name, stored.spec.shape, box)
         return needs_elements(stored, wanted, limits_of(max_memory, None).max_memory)
@@ -215,8 +215,8 @@ class OpenedCheckpoint:
             box: as for ``stream``; it may not cut tiles of the identity.
             max_memory: as for ``stream``.
 
-        Raises MissingError where the checkpoint records no identity, LayoutError for a slice that cuts tiles, which names the smallest
-        one that holds it; CorruptError where files of the identity are damaged, or the elements are others than it records.
+        Raises MissingError if the checkpoint records no identity; LayoutError for a slice that cuts tiles, naming the smallest slice
+        around it that does not; CorruptError if files of the identity are damaged, or the elements differ from its record.
         """
         stored = self._stored(name)
         self._check_unchanged()
@@ -263,7 +263,7 @@ class OpenedCheckpoint:
 
 
 def _stamp(root: Location) -> tuple[object, ...] | None:
-    """Changes when another checkpoint takes the place of a local one; None where nothing is there."""
+    """A value that changes when another checkpoint replaces a local one; None if nothing is there."""
     if root.traits.has_versions:
         return stamp(root)
     files = files_of(root)

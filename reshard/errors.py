@@ -34,15 +34,15 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 Fault = Literal["", "refused", "forbidden", "unavailable", "slow"]
-"""What is wrong with a bucket as a whole; see ``StorageError``."""
+"""A fault of a bucket as a whole; see ``StorageError``."""
 
 
 class ReshardError(Exception):
     """Base of every error raised on purpose by this project.
 
     Attributes:
-        target: the target that it is about, where a conversion has several; None where it is about
-            all of them, or there is one.
+        target: the target that it concerns, if a conversion has several; None if it concerns all
+            of them, or there is one.
     """
 
     target: str | None = None
@@ -53,7 +53,7 @@ class LayoutError(ReshardError, ValueError):
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint of which a part was left out, or may be missing. Given by calls that return no report."""
+    """A part of a checkpoint was left out, or may be missing. Given by calls that return no report."""
 
 
 class LayoutWarning(UserWarning):
@@ -107,10 +107,10 @@ class StorageError(ReshardError):
     """The file system or the bucket said no: missing, full, forbidden or busy.
 
     Attributes:
-        fault: what is wrong with a bucket as a whole, whatever is asked of it: ``"refused"`` (no such bucket, or credentials
-            that it does not take), ``"forbidden"`` (no permission for this request), ``"unavailable"`` or ``"slow"``
-            (the same may work later); "" for any other error.
-        finding: of a fault, the message without the remedy and without the store's own words.
+        fault: a fault of the bucket as a whole, for any request: ``"refused"`` (no such bucket, or credentials that it does
+            not take), ``"forbidden"`` (no permission for this request), ``"unavailable"`` or ``"slow"`` (the same may work
+            later); "" for any other error.
+        finding: for a fault, the message without the remedy and without the store's own words.
     """
 
     fault: Fault = ""
@@ -134,7 +134,7 @@ class TargetBusyError(StorageError):
 
 
 class ResumeError(StorageError):
-    """What an unfinished run left belongs to another source, plan or option; nothing was touched."""
+    """The leftovers of an unfinished run belong to another source, plan or option; nothing was touched."""
 
 
 class SourceChangedError(StorageError):
@@ -142,11 +142,11 @@ class SourceChangedError(StorageError):
 
 
 class SyncError(StorageError):
-    """The device did not take what was written, so that none of it can be trusted."""
+    """The device did not take all written bytes, so none of them can be trusted."""
 
 
 class TreeError(ReshardError, ValueError):
-    """A tree to save or to restore onto that does not fit; names every tensor that does not."""
+    """A tree to save, or to restore onto, that does not fit; the message names every such tensor."""
 
 
 class VariableError(ReshardError, ValueError):
@@ -166,7 +166,7 @@ class MissingPackageError(ReshardError, ImportError):
 
 
 class VerificationError(ReshardError):
-    """Two checkpoints differ, or one differs from what it recorded of itself."""
+    """Two checkpoints differ, or one differs from its own record."""
 
 
 MAX_SHOWN_CHARACTERS = 120
@@ -182,7 +182,7 @@ def shorten(value: object, most: int = 80) -> str:
     """The text of a value for a message, cut after ``most`` characters (at most 120).
 
     It is cut while it is made: a value from a stranger may have millions of parts, contain itself, or share parts so that its whole text
-    would fill the memory. Each part that is visited adds a character at least, so that the characters limit the steps and the depth.
+    would fill the memory. Each visited part adds at least one character, so the characters limit the steps and the depth.
 
     >>> shorten([1, "a", (2,)]), shorten("a" * 90, 12)
     ("[1, 'a', (2,)]", "'aaaaaaaa...")

@@ -1,6 +1,6 @@
-"""What the library tells a program beside what it returns: a log, and warnings.
+"""The library's messages to a program beside its results: a log, and warnings.
 
-The log is one line for what begins and for what has ended, to the logger ``reshard``. Nothing is printed until the program sets
+The log has one line for each operation that begins or ends, in the logger ``reshard``. Nothing is printed until the program sets
 logging up. A warning of a report is a record of the level WARNING; calls that return no report warn as Python does.
 """
 
@@ -18,7 +18,7 @@ def log(message: str, *values: object, warnings: Iterable[str] = ()) -> None:
     """Logs a message at the level INFO, with its values as ``logging`` formats them, and then the warnings."""
     logging = sys.modules.get("logging")
     if logging is None:
-        return  # nobody listens, and to load it takes 5 ms
+        return  # the program has no logging, and loading it takes 5 ms
     logger = logging.getLogger("reshard")
     if not logger.hasHandlers():
         return  # Python would print the warnings, which the report has

@@ -18,28 +18,28 @@ from reshard.arguments import bytes_of, check_choice, check_positive, path_of
 Kind = Literal[
     "flag", "choice", "size", "text", "patterns", "pairs", "sizes", "layout", "map", "place"
 ]
-"""What a value is: a truth value, one of several words, bytes as a number or as text, text, a list of patterns, pairs of a pattern
-and text, sizes by name, the content of a layout file or a map file, or the path or URL of something that is read. Each surface has one way to
-ask for a kind."""
+"""Kinds of values: a truth value, one of several words, bytes as a number or as text, text, a list of patterns, pairs of a pattern
+and text, sizes by name, the content of a layout file or a map file, or the path or URL of an input. Each surface has one way to ask
+for a kind."""
 
 LAYOUT, CHANGES, OUTPUT = "Layout", "Changes on the way", "Output"
 """The groups of the help."""
 
 
 class Option(Struct, frozen=True, kw_only=True):
-    """An option: how its value is checked, and how each surface shows it.
+    """An option: the check of its value, and its presentation on each surface.
 
     Attributes:
         group: its heading in the help.
-        choices: of the kind ``choice``; None among them stands for a default that depends on something.
+        choices: of the kind ``choice``; None among them stands for a default that depends on other facts.
         example: of the kind ``size``, for messages.
         default_bytes: of the kind ``size``, in place of None.
         read: the parsed value of a text; raises PlanError for one that makes no sense with any checkpoint.
         show: a parsed value as text. Two conversions are the same only if the text is. None for an option that changes no byte of
             the target.
         in_bucket: takes the place of the default for a target in a bucket, by the bytes of memory that are allowed.
-        is_planned: whether ``reshard plan`` has it: others say how the work is done, not what comes out.
-        is_for_clients: whether a request over HTTP may have it.
+        is_planned: True if ``reshard plan`` has it; other options change the work, not the result.
+        is_for_clients: True if a request over HTTP may have it.
         metavar, help: on the command line. The help is rich markup, in which a literal opening bracket has a backslash; without a
             metavar it shows the choices.
         description, examples, max_length: of the member of a request.
@@ -69,17 +69,17 @@ class Option(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> Any:
-        """Of the kind ``choice``: the type of the words, for surfaces that make it of the declaration."""
+        """The type of the words of a ``choice``, for surfaces that derive it from the declaration."""
         listed: Any = Literal[tuple(word for word in self.choices if word is not None)]
         return listed | None if None in self.choices else listed
 
     @property
     def labelled(self) -> list[tuple[str, str]]:
-        """Of the kind ``choice``: each word with the words of the field; "" for the default."""
+        """Each word of a ``choice`` with its label in the field; "" for the default."""
         return [(word or "", label) for word, label in zip(self.choices, self.labels, strict=True)]
 
     def parse(self, name: str, value: Any) -> Any:
-        """The value that the code takes; PlanError for one that makes no sense with any checkpoint."""
+        """The parsed value; PlanError for one that makes no sense with any checkpoint."""
         if self.kind == "choice":
             check_choice(name, value, self.choices)
         if self.kind == "size":

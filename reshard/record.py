@@ -1,4 +1,4 @@
-"""Record: what a call returns, as JSON and as a short text; and small pieces of text."""
+"""Record: the result of a call, as JSON and as a short text; and small pieces of text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reshard.geometry.sizes import format_bytes
 
 
 class Record(Struct, frozen=True):
-    """The base of what public functions return."""
+    """The base of the records that public functions return."""
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain values for ``json.dumps``, with the keys that ``--json`` writes.
@@ -23,7 +23,7 @@ class Record(Struct, frozen=True):
         return values(self._document())
 
     def _document(self) -> Struct:
-        """What is shown of it: the record itself, unless a document of ``reshard.documents`` says otherwise."""
+        """Its public form: the record itself, unless a document of ``reshard.documents`` replaces it."""
         return self
 
 
@@ -45,7 +45,7 @@ def plain(value: Any) -> Any:
 
 
 MOST = 3
-"""As many parts are shown; the others are counted."""
+"""Most parts that are shown; the others are counted."""
 
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -53,7 +53,7 @@ _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def origins_text(names: Sequence[str]) -> str:
-    """The tensors that one was made of: the first, and how many more.
+    """The tensors that one was made of: the first, and the number of others.
 
     >>> origins_text(["q", "k", "v"]), origins_text([])
     ("'q' and 2 more", 'a constant')
@@ -92,7 +92,7 @@ def warned(warnings: Iterable[str]) -> list[str]:
 
 
 def safe(text: str, keep: str = "") -> str:
-    r"""``text`` with everything that could steer a terminal written as an escape.
+    r"""``text`` with escapes for everything that could control a terminal.
 
     Names come from files and may contain anything. Characters of ``keep`` stay.
 

@@ -1,11 +1,11 @@
-"""The version of this package, as a constant: to look it up among what is installed takes 20 ms; how it is installed."""
+"""The version of this package, as a constant, since looking it up takes 20 ms; and the remedy for a missing package."""
 
 from __future__ import annotations
 
 __version__ = "0.1.0"
 
 SOURCE = "."
-"""What pip installs: a checkout of this project, which is not published. Every message takes it from here."""
+"""The argument of pip: a checkout of this project, which is not published. Every message takes it from here."""
 
 
 def how_to_install(extra: str) -> str:

@@ -35,21 +35,20 @@ def plan(
     hosts: int = 1,
     **options: Unpack[ConvertOptions],
 ) -> ConversionPlan:
-    """Plans what ``convert`` would do with the same arguments, and what it would cost. No tensor is read.
+    """Plans a ``convert`` with the same arguments, and estimates its cost. No tensor is read.
 
     Args:
-        target: the path of the target. With None the plan does not say how much space is free, and does not look whether
-            the target exists.
-        step, item, unlisted: which step of a run, which item of several, and whether to take what no index lists; as for
+        target: the path of the target. With None the plan has no free space, and does not test whether the target exists.
+        step, item, unlisted: the step of a run, the item of several, and the treatment of unlisted tensors and files; as for
             ``inspect``.
         max_memory: bytes, or text such as ``"512MiB"``, of all buffers together; the default is 1 GiB, or a quarter of
             the memory of the machine or its cgroup if that is less.
-        workers: how many tasks run at once; the default is the number of processors, at least 2 and at most 16;
+        workers: the number of tasks that run at once; the default is the number of processors, at least 2 and at most 16;
             with buckets it is 16 if the memory allows.
-        max_growth: refuses a target that is more than so many times as large as the source, and 1 GiB: a map can make much of
-            little. With None there is no limit.
-        hosts: that share the work, each with ``max_memory`` and ``workers``. With more than one, each file is written by one
-            task, which may need more memory or read chunks again. ``ConversionPlan.time`` estimates how long they take.
+        max_growth: refuses a target above 1 GiB that is more than this many times as large as the source: a map can make a
+            large target of a small source. With None there is no limit.
+        hosts: the number of hosts that share the work, each with ``max_memory`` and ``workers``. With more than one, each file is
+            written by one task, which may need more memory or read chunks again. ``ConversionPlan.time`` estimates their time.
         options: layout, mesh, select, cast and so on; ``reshard.ConvertOptions`` documents them.
     """
     from reshard.conversion.check_target import check_target
@@ -77,9 +76,9 @@ def plan_all(
     max_growth: float | None = None,
     hosts: int = 1,
 ) -> MultiConversionPlan:
-    """Plans what ``convert_all`` would do with the same arguments, and what it would cost. No tensor is read.
+    """Plans a ``convert_all`` with the same arguments, and estimates its cost. No tensor is read.
 
-    The plan's ``total`` says which tensors are read once for several targets, and how many bytes are read again
+    The plan's ``total`` lists the tensors that are read once for several targets, and the bytes that are read again
     (``repeated_bytes``) because the budget does not allow otherwise.
     """
     from reshard.conversion.check_target import check_targets
@@ -105,7 +104,7 @@ def check_arguments(
     """Checks arguments of ``plan`` and ``convert`` without a checkpoint, and raises the errors that ``plan`` would raise.
 
     Args:
-        target: its name is checked, and not what is there.
+        target: its name is checked, not its content.
 
     Returns the memory in bytes and the number of workers that the arguments mean.
     """
@@ -147,7 +146,7 @@ def convert(
         step, item, unlisted, max_memory, workers, max_growth: as for ``plan``.
         executor: runs the tasks, in processes on any host that sees source and target. ``max_memory`` and ``workers`` are those of
             all of its workers together; with a ``RayExecutor`` (``reshard.executors.ray``) those of each host. With None tasks run
-            in threads; for a large conversion with more than four workers, in threads of new processes, which import nothing
+            in threads; for a large conversion with more than four workers, in threads of new processes, which import no code
             of the caller's program.
         progress: called after each task, from the calling thread.
         before_publish: called with the target's path when the target is complete, checked and synced, right before it
@@ -214,7 +213,7 @@ def convert_all(
 
 
 def _places(targets: object) -> list[object]:
-    """The paths of the targets; what is not a Target is refused later."""
+    """The paths of the targets; a later step refuses objects that are not a Target."""
     return (
         [one.target for one in targets if isinstance(one, Target)]
         if isinstance(targets, Iterable)

@@ -58,35 +58,36 @@ def delta(
     before_publish: Callable[[str], None] | None = None,
     again: bool = False,
 ) -> DeltaReport:
-    """Writes what turns ``old`` into what ``convert`` would make of ``new``, in the layout that miles, slime, SGLang's ``pull_weights`` and
-    ModelExpress read.
+    """Writes a delta from ``old`` to the result of ``convert`` for ``new``, in the layout that miles, slime, SGLang's ``pull_weights``
+    and ModelExpress read.
 
-    Both are read in lock step, whatever their meshes and formats, and elements are compared by their bytes. Tensors that did not change are not
+    Both are read in lock step, with any meshes and formats, and elements are compared by their bytes. Tensors that did not change are not
     in the delta. ``target`` appears whole or not at all.
 
     Args:
         old: the version before it: already converted, or an earlier step, to which the same map and rules are applied.
         new: the step to publish; ``step`` and ``item`` choose it, as for ``inspect``.
-        target: the folder of the new version; its name says which, such as ``published/weight_v000007``.
+        target: the folder of the new version; its name has the number, such as ``published/weight_v000007``.
         unlisted: of both, as for ``inspect``.
-        layout: of its file the rules and the map; its axes split nothing, since the tensors of a delta are whole.
+        layout: a layout file, for its rules and map; its axes split nothing, since the tensors of a delta are whole.
         select, drop, rename, cast, map, sizes, reverse: as in ``reshard.ConvertOptions``, for a conversion to safetensors.
-        base_version: of ``old``. By default what its index or its folder's name says, else the number before that of ``target``.
-        receiver: ``"modelexpress"`` takes the name of the target's folder for the id of the version, whatever it is, has ``"xor"`` and
-            ``"adler32"`` only, and refuses an index that lists more: what no delta changes is not proved then.
+        base_version: of ``old``. The default is that of its index or its folder's name, else the number before that of ``target``.
+        receiver: ``"modelexpress"`` takes any name of the target's folder as the id of the version, has ``"xor"`` and ``"adler32"`` only,
+            and refuses an index that lists more: tensors that no delta changes are not proved then.
         encoding: ``"xor"`` is smaller. Some receivers decompress ``"overwrite"`` faster; a tensor of 4 GiB or more is refused then.
         checksum: of whole tensors.
         file_bytes: most bytes of payloads in one file; 1 GB by default, since receivers read each file whole.
         max_memory, workers, progress: as for ``diff``. A tensor larger than a quarter of the memory is made in parts, for which its source
             may be read again.
-        before_publish: called with the target's path when all is written, right before it appears; if it raises, nothing is published.
+        before_publish: called with the target's path when all files are written, right before it appears; if it raises, nothing is
+        published.
         again: an earlier call with the same arguments may have published the version before it was killed. Then both are read again, the version
             is compared with what this call would publish, and stays.
 
-    Raises PlanError for tensors that were added, removed or reshaped, or that changed their dtype: then a full version is due; also where
-    ``old`` may be either a step or converted already; VerificationError where tensors of ``new`` differ that the map says are equal, and where the
-    base version lies beside ``target`` as a delta and ``old`` is not what it gives;
-    SourceChangedError where ``old`` or ``new`` changes meanwhile; TargetExistsError and TargetBusyError as ``convert`` does.
+    Raises PlanError for tensors that were added, removed or reshaped, or that changed their dtype: then a full version is due; also if
+    ``old`` may be either a step or converted already; VerificationError if tensors of ``new`` differ that the map ties, and if the
+    base version lies beside ``target`` as a delta and ``old`` differs from its result;
+    SourceChangedError if ``old`` or ``new`` changes meanwhile; TargetExistsError and TargetBusyError as ``convert`` does.
 
     >>> delta("served/v6", "ckpt/2000", "published/weight_v000007", map="to_hf.yaml")  # doctest: +SKIP
     """
@@ -124,12 +125,12 @@ def delta(
 
 
 def inspect_versions(path: Path) -> tuple[VersionInfo, ...]:
-    """Describes the versions of weights in a folder, or one delta: what each stands on, its size, how much it changes, and whether
-    the newest needs it; of one delta also how much of each tensor.
+    """Describes the versions of weights in a folder, or one delta: base, size, changed bytes, and whether the newest needs it;
+    for one delta also the changes of each tensor.
 
     Reads metadata only.
 
-    Raises NotACheckpointError where there are none.
+    Raises NotACheckpointError if there are none.
 
     >>> [one.name for one in inspect_versions("published") if not one.is_needed]  # doctest: +SKIP
     """
@@ -141,19 +142,19 @@ def inspect_versions(path: Path) -> tuple[VersionInfo, ...]:
 
 
 def clean_versions(path: Path, keep: int, *, dry_run: bool = False) -> CleanedVersions:
-    """Removes the versions in a folder that the newest ``keep`` do not need, and what interrupted runs left of versions up to the newest.
+    """Removes the versions in a folder that the newest ``keep`` do not need, and leftovers of interrupted runs up to the newest.
 
-    A delta needs the version on which it stands, and so back to a full version. The latest version goes first, so that a call that is killed
-    leaves no delta without its base; the next call removes the rest. What is later than the newest version that can be made is not touched: it
-    may be in the making.
+    A delta needs its base version, and so back to a full version. The latest version is removed first, so that a killed call leaves no
+    delta without its base; the next call removes the rest. Folders later than the newest complete version are not touched: a run may be
+    writing them.
 
     Args:
         path: the folder of the versions, on a disk or in a bucket.
-        keep: how many of the newest versions are kept, at least 1.
-        dry_run: only tell what would be removed.
+        keep: the number of newest versions to keep, at least 1.
+        dry_run: only list the versions that would be removed.
 
-    Raises NotACheckpointError where there are no versions, CorruptError for one that cannot be read, TargetBusyError if a run is writing one
-    that would be removed. What was removed before it stays removed.
+    Raises NotACheckpointError without versions, CorruptError for a version that cannot be read, TargetBusyError if a run is writing one
+    that would be removed. Versions removed before the error stay removed.
 
     >>> clean_versions("published", 3).nbytes  # doctest: +SKIP
     """
@@ -174,7 +175,7 @@ def _checked_version(version: Any) -> str | None:
 
 
 def _checksum_for_modelexpress(form: Mapping[str, Any]) -> DeltaChecksum:
-    """The only one that its receiver takes; PlanError where another form was asked for."""
+    """The only checksum that this receiver takes; PlanError if another form was asked for."""
     encoding, checksum = form["encoding"], form["checksum"]
     if encoding != "xor" or checksum == "blake3":
         raise PlanError(
@@ -197,11 +198,11 @@ def apply(
     before_publish: Callable[[str], None] | None = None,
     **options: Unpack[ConvertOptions],
 ) -> ConversionReport:
-    """Folds deltas into a full checkpoint: converts ``base``, as the last of them leaves it, to ``target``.
+    """Folds deltas into a full checkpoint: converts ``base``, with all deltas applied, to ``target``.
 
     It is a ``convert`` in every other way: any format, mesh and place, in one pass and bounded memory; ``target`` appears whole or not at all, and
-    the same call resumes an interrupted run. Each delta's checksums are compared, and where a delta lists the checksums of all tensors, as those
-    of ``reshard.delta`` do, also those of the tensors that nothing changes.
+    the same call resumes an interrupted run. Each delta's checksums are compared. Deltas of ``reshard.delta`` list the checksums of all
+    tensors, so unchanged tensors are compared too.
 
     Args:
         base: a full version, safetensors with whole tensors.
@@ -229,7 +230,7 @@ def apply(
 
 
 def with_deltas(base: CheckpointPath, deltas: Sequence[Path]) -> CheckpointPath:
-    """A base with the deltas over it; PlanError where none is given."""
+    """A base with the deltas over it; PlanError without a delta."""
     from reshard.storage.location import locate
 
     return replace(base, deltas=tuple(locate(path_of("delta", each)) for each in _listed(deltas)))

@@ -31,19 +31,19 @@ def identify(
 ) -> Identification:
     """The identity of a checkpoint's weights: a root that is equal for every mesh, chunking, codec and format of them.
 
-    Reads every byte once. The root covers names, dtypes, shapes and every bit; nobody can make other weights with the
-    same root (BLAKE3). ``docs/reference/identity.md`` defines it. Needs the extra ``identity``.
+    Reads every byte once. The root covers names, dtypes, shapes and every bit; making other weights with the same root
+    is infeasible (BLAKE3). ``docs/reference/identity.md`` defines it. Needs the extra ``identity``.
 
     Args:
         step, item, unlisted: as for ``inspect``.
-        write: whether to write ``identity.json`` and ``identity.tree`` into the checkpoint.
+        write: write ``identity.json`` and ``identity.tree`` into the checkpoint.
         out: a folder to write them into instead.
-        sha256: whether to write ``sha256.json`` beside them, the SHA-256 of each tensor's row-major bytes by name; each tensor is
-            read a second time.
+        sha256: write ``sha256.json`` beside them, the SHA-256 of each tensor's row-major bytes by name; each tensor is read a
+            second time.
         max_memory, workers, progress: as for ``diff``.
 
     Raises CorruptError, naming the tensor, if stored bytes are wrong or not those that the checkpoint recorded; PlanError for
-    ``write`` where the checkpoint is no folder; FormatError where another program or a newer version wrote files of these names;
+    ``write`` if the checkpoint is not a folder; FormatError if another program or a newer version wrote files of these names;
     MissingPackageError without the extra.
 
     >>> identify("ckpt/1000").root  # doctest: +SKIP
@@ -90,15 +90,15 @@ def sign(
 ) -> Identification:
     """Signs the weights of a checkpoint: computes their root, and writes ``identity.dsse.json`` beside the identity's files.
 
-    The signature is of the root that is computed now, never of one that was recorded. It is a DSSE envelope around an in-toto
-    Statement. ``verify(key=)`` checks it, and computes the root anew.
+    It signs the root that it computes now, never a recorded one. The signature is a DSSE envelope around an in-toto Statement.
+    ``verify(key=)`` checks it, and computes the root anew.
 
     Args:
         key: a PEM file with a private key, not encrypted: Ed25519 or ECDSA on P-256.
         step, item, unlisted: as for ``inspect``.
         out: the folder to write into; None writes into the checkpoint.
-        name, version: of the model, which are signed with the root and the time: ``verify(name=, min_version=)`` refuses an older
-            checkpoint then, whose own signature is right. Whole numbers have an order.
+        name, version: of the model, signed with the root and the time: then ``verify(name=, min_version=)`` refuses an older
+            checkpoint, even with a valid signature of its own. Whole numbers have an order.
         max_memory, workers, progress: as for ``diff``.
 
     Raises PlanError for a version without a name; FormatError for a key of another kind or an encrypted one; other errors as ``identify``.
@@ -122,21 +122,21 @@ def sign(
 
 
 def prove(arrays: Any, identity: Path | Identification, *, root: str | None = None) -> ProofReport:
-    """Proves that live arrays are the weights of an identity: each process its own shards, without gathering the others.
+    """Proves that live arrays are the weights of an identity: each process proves its own shards, without gathering the others.
 
     Each node of about 1 MiB of an array's tree is hashed, and compared with ``identity.tree``; it may come from several shards of
-    this process. Replicas are hashed once. Bytes of nodes of which this process has only a part are reported, not proved. No
+    this process. Replicas are hashed once. A node that this process has only in part is reported, not proved. No
     more than one node is copied from devices at a time. Needs the extra ``identity``.
 
     Args:
-        arrays: a tree of jax and numpy arrays, named as ``save`` names them, or a mapping by name; some of the tensors will do.
-        identity: the folder of an ``identity.json`` and ``identity.tree``, or what ``identify`` returned.
+        arrays: a tree of jax and numpy arrays, named as ``save`` names them, or a mapping by name; a subset of the tensors is enough.
+        identity: the folder of an ``identity.json`` and ``identity.tree``, or the result of ``identify``.
         root: the root that the identity must have, 64 hex digits. Files beside weights are no evidence by themselves: pass
             the root that you trust.
 
-    Raises VerificationError for another root, and PlanError for a text that is none; MissingError where the folder has no identity;
-    CorruptError where its files are damaged; TreeError as ``save``; MissingPackageError without jax or the extra. Arrays that differ are no
-    error, but in the report.
+    Raises VerificationError for another root, and PlanError for a text that is not a root; MissingError if the folder has no identity;
+    CorruptError if its files are damaged; TreeError as ``save``; MissingPackageError without jax or the extra. Arrays that differ do not
+    raise; the report lists them.
 
     >>> prove(params, "identity", root="d0c8…").is_ok  # doctest: +SKIP
     True

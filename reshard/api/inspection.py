@@ -1,4 +1,4 @@
-"""The public functions that read metadata only: what a checkpoint has, and how a layout would split it."""
+"""The public functions that read metadata only: they describe a checkpoint, or preview its split by a layout."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def inspect(
 
     Args:
         path: a checkpoint, or with ``step`` the folder of a training run.
-        step: which step of the run, a number or ``"latest"``.
+        step: the step of the run, a number or ``"latest"``.
         item: one item of a checkpoint that has several; names then begin below it.
-        unlisted: what to do with tensors and files of a folder of safetensors that its index does not list. ``"leave"``, the
-            default, leaves them out with a warning, and refuses files of which it is not clear whether they are one
-            model. ``"include"`` takes all of them, and one file of several by itself.
+        unlisted: the treatment of tensors and files in a folder of safetensors that its index does not list. ``"leave"``, the
+            default, leaves them out with a warning, and refuses files that may not be one model. ``"include"`` takes all
+            of them, and one file of several by itself.
 
     ``step`` and ``item`` are resolved to a path first: step 5 and item ``"model"`` of ``run`` are ``run/5/model``.
 
@@ -49,7 +49,7 @@ def inspect(
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether there is a committed checkpoint at a path. Fast, for listings; ``inspect`` says what is wrong with others."""
+    """True if there is a committed checkpoint at a path. Fast, for listings; ``inspect`` says what is wrong with others."""
     return checkpoint_format(path) is not None
 
 
@@ -65,9 +65,9 @@ def steps(path: Path) -> dict[int, str]:
     """The committed steps of a training run, ascending: from the number of each to the name of its folder.
 
     A step's folder is named by its number, with or without the prefix ``step_``, ``checkpoint_`` or ``ckpt_``, or these with a
-    dash; of TensorFlow it is what the names of its files begin with, such as ``ckpt-7``. All steps of a run have the same prefix. A
+    dash; a step of TensorFlow is named by the common prefix of its files, such as ``ckpt-7``. All steps of a run have the same prefix. A
     safetensors model counts once all of its files are there, a distributed checkpoint of torch once its ``.metadata`` is. A folder with
-    any other name, such as ``small_7``, is a step only where there are none of these, and a CheckpointManager saved most of them with this prefix.
+    any other name, such as ``small_7``, is a step only without any of these, if a CheckpointManager saved most of them with this prefix.
 
     Raises StorageError if the folder cannot be listed.
     """
@@ -78,7 +78,7 @@ def steps(path: Path) -> dict[int, str]:
 
 
 def inspect_run(path: Path) -> tuple[StepInfo, ...]:
-    """Describes a training run: every step, whether it is finished, its size, and when it was written.
+    """Describes a training run: every step with its state, size and time of writing.
 
     Looks at every file's status, and reads none. ``steps`` is faster and has the finished steps only.
 
@@ -112,9 +112,9 @@ def preview_layout(
     item: str | None = None,
     unlisted: Unlisted = "leave",
 ) -> LayoutPreview:
-    """Shows how a layout would split each tensor of a checkpoint; reads metadata only.
+    """Previews the split of each tensor of a checkpoint by a layout; reads metadata only.
 
-    Without a layout and a mesh it shows how each tensor is split now. ``layout``, ``mesh`` and ``missing_axes`` are
+    Without a layout and a mesh it shows the present split of each tensor. ``layout``, ``mesh`` and ``missing_axes`` are
     options of ``reshard.ConvertOptions``; ``step``, ``item`` and ``unlisted`` are as for ``inspect``. Raises the errors of ``plan`` for this
     layout.
     """

@@ -20,7 +20,7 @@ BAR_WIDTH = 20
 
 
 def progress_bar() -> Callable[[Progress], None]:
-    """What ``progress=`` takes to show how far a call is: on stderr, with rate and time left.
+    """Makes a function for ``progress=`` that shows the progress of a call on stderr, with rate and time left.
 
     In a terminal and in a notebook it is a bar, which is drawn again in place; elsewhere, such as in the log of a job, a
     line every five seconds. Make a new one for each call.
@@ -74,7 +74,7 @@ def _line(progress: Progress, seconds: float) -> str:
 
 
 def hosts_text(progress: Progress) -> str:
-    """How many other hosts have done something; "" where there are none."""
+    """The number of other hosts that have done something, as text; "" for none."""
     count = len(progress.hosts)
     return f", {count} other {'host' if count == 1 else 'hosts'}" if count else ""
 
@@ -90,7 +90,7 @@ def _share(done: int, total: int) -> str:
 
 
 def short_name(name: str) -> str:
-    """The end of a long name, which says more than its beginning; safe for a terminal."""
+    """The end of a long name, more telling than its beginning; safe for a terminal."""
     text = safe(name)
     return text if len(text) <= MOST_NAME else f"…{text[-MOST_NAME + 1 :]}"
 
@@ -122,7 +122,7 @@ class DrawnLine:
                 self._end()
 
     def _draw(self, text: str) -> None:
-        # A line that is as wide as the terminal goes on in the next one, where it cannot be drawn over.
+        # A line as wide as the terminal continues on the next line, which cannot be drawn over.
         text = text[: shutil.get_terminal_size().columns - 1]
         self._stream.write(f"\r{text.ljust(self._width)}")
         self._stream.flush()
@@ -144,7 +144,7 @@ def _bar_text(progress: Progress, seconds: float) -> str:
 
 
 def _left(progress: Progress, seconds: float) -> str:
-    """The time left, as long as there is any."""
+    """The time left; "" for none."""
     now = progress.moved_bytes - progress.resumed_bytes
     rest = progress.total_bytes - progress.moved_bytes
     return f", {duration_text(seconds * rest / now)} left" if now > 0 and rest > 0 else ""

@@ -69,13 +69,13 @@ def restore(
             sharding of its struct says, or else to jax's default device.
         layout: a LayoutMap, the path or content of a layout file, or a tree of TensorLayouts, jax shardings or structs
             with shardings, in which a leaf applies to everything below it. LayoutMaps and TensorLayouts may be those of
-            Keras. The tensors that it names become jax arrays, whatever sharding ``like`` gives them; a tensor that was
+            Keras. The tensors that it names become jax arrays, and it overrides shardings of ``like``; a tensor that was
             saved as a numpy array and is not named stays one. A mesh without devices takes ``jax.devices()`` in order; their number must be its size.
         partition: a number of shards, a partitioner, or a mapping from regular expressions to these. The tensors become
             ShardedVariables; a tensor that no expression matches stays whole.
         select, cast: as in ``reshard.ConvertOptions``. Only ``cast`` converts to a dtype that may lose something, and an
             int becomes a float only if the rule has its full name.
-        step, item, unlisted: which step of a run, which item of several, and whether to take what no index lists; as for
+        step, item, unlisted: the step of a run, the item of several, and the treatment of unlisted tensors and files; as for
             ``inspect``.
         options: drop, rename, mesh, missing, max_memory, report and so on; ``reshard.RestoreOptions`` documents them.
             With ``into`` existing arrays are filled and returned.

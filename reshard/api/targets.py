@@ -1,4 +1,4 @@
-"""The public functions that make a target in parts, remove what an interrupted run left of one, and test a bucket."""
+"""The public functions that make a target in parts, remove the leftovers of an interrupted run, and test a bucket."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def convert_part(
     progress: Callable[[Progress], None] | None = None,
     **options: Unpack[ConvertOptions],
 ) -> PartReport:
-    """Does one part of a conversion, of which other hosts do the others; ``commit`` then makes the target appear.
+    """Does one part of a conversion, while other hosts do the others; ``commit`` then makes the target appear.
 
     Every part takes the same arguments, ``max_memory`` and ``workers`` among them, and writes to one target that all hosts see.
     The same call resumes a part that was interrupted.
 
     Args:
-        part: which part of how many, such as ``"3/16"``; the first is ``"1/16"``.
+        part: the part and the number of parts, such as ``"3/16"``; the first is ``"1/16"``.
         step, item, unlisted, max_memory, workers, progress, options: as for ``convert``. The layout must be one that a layout file
             can express.
 
@@ -87,11 +87,11 @@ def commit(
 
 
 def clean(target: Path, *, dry_run: bool = False, state: str | None = None) -> Leftovers:
-    """Removes what an interrupted run to a target left, on a disk or in a bucket. A finished target is not touched.
+    """Removes the leftovers of an interrupted run to a target, on a disk or in a bucket. A finished target is not touched.
 
     Args:
         target: the path or URL that was the target of the run.
-        dry_run: only count what would be removed.
+        dry_run: only count the leftovers.
         state: the option ``state`` of that run.
 
     Raises MissingError if nothing is left, TargetBusyError if a run is writing the target now, StorageError if something
@@ -103,7 +103,7 @@ def clean(target: Path, *, dry_run: bool = False, state: str | None = None) -> L
 
 
 def doctor(url: Path) -> BucketReport:
-    """Tests whether a bucket can do what reshard needs, and measures its latency and bandwidth.
+    """Tests a bucket for everything that reshard needs, and measures its latency and bandwidth.
 
     Writes some 50 MiB below a folder with a random name, reads them again and removes them.
 

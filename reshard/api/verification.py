@@ -66,19 +66,19 @@ def verify(
         select, drop, rename, cast: the rules by which B was made from A, as in ``reshard.ConvertOptions``. If one of them is
             given, B's record of rules is not used.
         map, sizes, reverse: the map by which B was made from A, as in ``reshard.ConvertOptions``: each tensor of B is compared with
-            what the map makes of A, and nothing is written. Without it the map that B records is used, if B was made from A.
-        missing_chunks: ``"refuse"`` counts every tensor as damaged of which a chunk is not stored; ``"warn"`` and ``"allow"``
-            take the fill value, with or without a warning. None, the default, refuses where the checkpoint records that it
+            the map's result for A, and nothing is written. Without it the map that B records is used, if B was made from A.
+        missing_chunks: ``"refuse"`` counts every tensor with a chunk that is not stored as damaged; ``"warn"`` and ``"allow"``
+            take the fill value, with or without a warning. None, the default, refuses if the checkpoint records that it
             stores every chunk, and else warns.
         identity: the root that the weights of ``a`` must have, 64 hex digits, or an ``identity.json`` or a folder with one. The root
-            is computed anew; what is recorded beside the weights proves nothing.
+            is computed anew; a record beside the weights proves nothing.
         key: a PEM file with the public key that signed the root, or its text (``reshard.sign``); the signature is in the folder that
             ``identity`` names, else in the checkpoint.
-        name, min_version: of the model, as ``reshard.sign`` signs them: an older checkpoint is refused, whose own signature is right. Whole
-            numbers compare as numbers; of other versions only an equal one will do.
+        name, min_version: of the model, as ``reshard.sign`` signs them: an older checkpoint is refused, even with a valid signature of its
+            own. Whole numbers compare as numbers; any other version must be equal.
         receipt: an ``identity.receipt.json``, or a folder with one, such as B: the roots of A and B must be those that it names, and B
-            what its rules make of A. Both roots are computed anew.
-        deltas: the folders of deltas over ``a``, as for ``reshard.apply``: the version that they make of it is verified, and nothing is
+            must be the result of its rules for A. Both roots are computed anew.
+        deltas: the folders of deltas over ``a``, as for ``reshard.apply``: the resulting version is verified, and nothing is
             written. Without ``b`` every checksum that they record is compared.
         max_memory, workers, progress: as for ``diff``.
 
@@ -181,11 +181,11 @@ def diff(
     numbers; with another budget, other workers or other chunks the norm may differ in its last digits.
 
     Args:
-        step, item: which step of a run, and which item of several, to take for ``a``; as for ``inspect``.
+        step, item: the step of a run and the item of several to take for ``a``; as for ``inspect``.
         unlisted: for both; as for ``inspect``.
-        select, drop: which tensors are compared; as in ``reshard.ConvertOptions``.
+        select, drop: choose the tensors to compare, as in ``reshard.ConvertOptions``.
         max_memory: bytes, or text such as ``"512MiB"``, of all buffers and metadata; the default is that of ``plan``.
-        workers: how many tasks run at once; the default is that of ``plan``.
+        workers: the number of tasks that run at once; the default is that of ``plan``.
         progress: called after each task, from the calling thread.
 
     Raises CorruptError, naming tensor and chunk, if stored bytes are wrong; MemoryBudgetError, before anything is read,
@@ -221,12 +221,12 @@ def fingerprint(
 
     For checkpoints without checksums of their data, such as stock Orbax's. Reads the checkpoint once, and adds a
     slices.json beside each ``_METADATA`` and at the top. Nothing else is changed, and other programs ignore the file.
-    From then on ``verify``, ``convert`` and ``restore`` compare what they read with it. The digests find accidents; ``identify``
-    makes hashes against intent.
+    From then on ``verify``, ``convert`` and ``restore`` compare their input with it. The digests find accidents; ``identify``
+    makes hashes against deliberate changes.
 
     Args:
-        step, item: which step of a run, and which item of several; as for ``inspect``.
-        overwrite: whether an existing record is replaced.
+        step, item: the step of a run and the item of several; as for ``inspect``.
+        overwrite: replace an existing record.
         max_memory, workers, progress: as for ``diff``.
 
     Raises TargetExistsError if there is a record already, CorruptError if a chunk or file cannot be read, StorageError

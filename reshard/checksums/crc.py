@@ -91,7 +91,7 @@ def finish(crc: Crc, contribution: int, nbytes: int) -> int:
 
 
 def linear_part(crc: Crc, value: int, nbytes: int) -> int:
-    """The linear part of ``nbytes`` bytes whose plain CRC is ``value``: what ``finish`` was given."""
+    """The linear part of ``nbytes`` bytes whose plain CRC is ``value``; the inverse of ``finish``."""
     return value ^ finish(crc, 0, nbytes)
 
 
@@ -158,7 +158,7 @@ def _gather(octets: NDArray[np.uint8], table: NDArray[Any]) -> NDArray[Any]:
 
 @lru_cache(maxsize=2 * SHORT_RUN_BYTES)
 def _places(rows: int) -> NDArray[np.intp]:
-    """Where each of ``rows`` tables begins in the flat array of them."""
+    """The start of each of ``rows`` tables in their flat array."""
     return np.arange(0, 256 * rows, 256, dtype=np.intp)
 
 
@@ -234,7 +234,7 @@ def range_crc(crc: Crc, read: Callable[[int, int], bytes], offset: int, nbytes: 
     """A CRC of ``nbytes`` from ``offset``; None if the file ends before.
 
     Args:
-        read: gives the bytes from an offset, by their number; none where the file has ended.
+        read: takes an offset and a number of bytes, and gives these bytes; none after the end of the file.
     """
     value, at, end = 0, offset, offset + nbytes
     while at < end:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from reshard.checksums.crc import SHORT_RUN_BYTES
 
 SummingWay = Literal["one", "wide", "short", "each"]
-"""How runs are summed; ``reshard.checksums.tensor_digest`` describes each."""
+"""The ways to sum runs; ``reshard.checksums.tensor_digest`` describes each."""
 
 SCRATCH_BYTES = 256 << 10
 """Half of a common second-level cache: bytes that were just copied are still in the cache when their CRC is taken."""
@@ -43,7 +43,7 @@ class Runs(Struct, frozen=True):
         run_bytes: length of each contiguous run.
         counts: number of runs along each merged dimension, outermost first; () for one run.
         strides: bytes between runs along each.
-        way: how their CRC is computed.
+        way: the way to compute their CRC.
     """
 
     run_bytes: int
@@ -95,7 +95,7 @@ def _merge(
 ) -> list[tuple[int, int, int]]:
     """Dimensions as (count, stride in the tensor, stride in memory), outermost first.
 
-    Innermost are the bytes of an element; a dimension joins the one within it where both strides
+    Innermost are the bytes of an element; a dimension joins the one within it if both strides
     continue it.
     """
     merged = [(itemsize, 1, 1)]

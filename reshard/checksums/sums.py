@@ -1,11 +1,11 @@
-"""Sums: what boxes of a tensor contribute to its proof, added up in any order.
+"""Sums: the contributions of a tensor's boxes to its proof, added up in any order.
 
-A tensor is proved by its digest, the CRC-64/NVME of its row-major bytes, and by its coverage, which tells that every
-element counted exactly once. Both are sums over boxes: tasks take them where the elements are, and the books add them up. No
-other module says which checksum a digest is.
+A tensor is proved by its digest, the CRC-64/NVME of its row-major bytes, and by its coverage, which shows that every
+element counted exactly once. Both are sums over boxes: tasks compute them beside the elements, and the books add them up. Only
+this module decides which checksum a digest is.
 
-Coverage: a digest that is added up from pieces does not notice a piece of zeros, which contributes nothing, nor a piece that
-is counted twice, which cancels out. Either could hide an element that was never written. So the positions of the pieces
+Coverage: a digest that is added up from pieces does not notice a missing piece of zeros, which contributes nothing, nor a piece
+that is counted twice, which cancels out. Either could hide an element that was never written. So the positions of the pieces
 are added up too. An element at ``(i, j, …)`` counts ``(r0 - 1) r0^i (r1 - 1) r1^j …`` modulo a prime, so the sum over a
 box is one short product. Boxes that tile a tensor add up to the tensor's value; any others do so with a chance of one
 in 2^50.
@@ -34,18 +34,18 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class Sums(Struct, frozen=True, gc=False, array_like=True):
-    """What some boxes contributed: to the tensor they were read from, and to the one they were written to.
+    """The contributions of some boxes: to the tensor they were read from, and to the one they were written to.
 
     It encodes as the list of its fields.
 
     Attributes:
         source: their part of the source's digest, at their place in the source.
-        expected: the part of the target's digest that they must have, made from what was read.
-        target: the part that they have, taken from what was written and where.
+        expected: their required part of the target's digest, computed from the elements that were read.
+        target: their actual part, computed from the written elements and their places.
         read: coverage of the source's boxes.
         written: coverage of the target's boxes.
-        is_seen: False where chunks travelled encoded, so that no element was seen.
-        stored: the source's part of what its format recorded (``PieceCrcs.total``); 0 where it recorded nothing.
+        is_seen: False if chunks travelled encoded, so that no element was seen.
+        stored: their part of the CRCs that the source's format recorded (``PieceCrcs.total``); 0 if it recorded none.
     """
 
     source: Count = 0
@@ -73,7 +73,7 @@ NOTHING = Sums()
 
 
 def sum_of_box(elements: Array, box: Box, shape: tuple[int, ...]) -> int:
-    """What ``elements`` at ``box`` of a tensor of ``shape`` add to its digest; XOR adds up. ValueError for another shape."""
+    """The contribution of ``elements`` at ``box`` of a tensor of ``shape`` to its digest, by XOR. ValueError for another shape."""
     return linear_of_box(CRC64NVME, elements, box, shape)
 
 

@@ -14,8 +14,8 @@ block. Memory: two scratches of SCRATCH_BYTES per thread, and the tables. Calls 
 release the GIL; ``each`` with shorter runs holds it.
 
 ``PieceCrcs`` is the CRC of pieces that the format recorded: TensorFlow records the CRC32C of each slice, and the archives of torch the
-CRC-32 of each piece. Pieces may be any boxes, and tasks read any others. The linear part of a CRC adds up: what a box of elements
-adds to the pieces that it meets, taken over boxes that tile the tensor, is the XOR of the linear parts of all pieces.
+CRC-32 of each piece. Pieces may be any boxes, and tasks read any others. The linear part of a CRC adds up: the contributions of boxes
+that tile the tensor, to the pieces that each meets, add up to the XOR of the linear parts of all pieces.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _linear(crc: Crc, rows: NDArray[np.uint8], strides: tuple[int, ...], way: Su
 
 
 def _rows_at_once(shape: tuple[int, ...], strides: tuple[int, ...], way: SummingWay) -> int:
-    """How many entries of the first axis are summed together, at least 1."""
+    """The number of entries of the first axis that are summed together, at least 1."""
     if way == "wide":
         inner = span_of(shape[-1], shape[1:-1], strides[1:])
         return max(1, 1 + (SCRATCH_BYTES - inner) // strides[0])
@@ -216,10 +216,10 @@ _scratch = _Scratch()
 
 
 class PieceCrcs(Struct, frozen=True, gc=False):
-    """What the format recorded of a tensor.
+    """The CRCs that the format recorded for a tensor's pieces.
 
     Attributes:
-        boxes: the pieces that tile the tensor, row-major each; none for one that is stored whole.
+        boxes: the pieces that tile the tensor, row-major each; none for a tensor that is stored whole.
         total: the XOR of the linear parts of their CRCs.
     """
 
@@ -231,22 +231,22 @@ class PieceCrcs(Struct, frozen=True, gc=False):
     def of(
         cls, boxes: Sequence[Box], values: Sequence[int], itemsize: int, crc: Crc = CRC32C
     ) -> PieceCrcs:
-        """Of row-major pieces with these CRCs; of one piece, which is the whole tensor, the box need not be kept."""
+        """The record of row-major pieces with these CRCs; the box of a single piece, the whole tensor, is not kept."""
         total = 0
         for box, value in zip(boxes, values, strict=True):
             total ^= linear_part(crc, value, box.size * itemsize)
         return cls(tuple(boxes) if len(boxes) > 1 else (), total, crc)
 
     def near(self, around: Box) -> PieceCrcs:
-        """The same, with no other pieces than those that meet a box, which is all that is read."""
+        """The same with only the pieces that meet a box, for a caller that reads nothing else."""
         if not self.boxes:
             return self
-        # One stays: without any the tensor would be whole.
+        # One stays: no boxes would mean that the tensor is stored whole.
         met = tuple(box for box in self.boxes if box.intersect(around)) or self.boxes[:1]
         return PieceCrcs(met, self.total, self.crc)
 
     def sum_of_box(self, elements: NDArray[Any], box: Box, shape: tuple[int, ...]) -> int:
-        """What ``elements`` at ``box`` of the tensor of ``shape``, or of a view of one that is whole, add to ``total``."""
+        """The contribution to ``total`` of ``elements`` at ``box`` of the tensor of ``shape``, or of a view of a whole tensor."""
         if not self.boxes:
             return linear_of_box(self.crc, elements, box, shape)
         total = 0

@@ -22,7 +22,7 @@ def restored(run: str) -> Any:
 
 
 def difference(a: Any, b: Any) -> str | None:
-    """How two arrays differ, or None where dtype, shape and every bit agree."""
+    """The difference of two arrays; None if dtype, shape and every bit agree."""
     import jax
     import numpy as np
 

@@ -33,7 +33,7 @@ unmatched: replicate
 
 
 class StoryStep(Struct, frozen=True):
-    """One command of the demo: why it is run, and its words (after ``reshard`` or ``python``)."""
+    """One command of the demo: its purpose, and its words (after ``reshard`` or ``python``)."""
 
     title: str
     program: str
@@ -41,7 +41,7 @@ class StoryStep(Struct, frozen=True):
 
     @property
     def typed(self) -> str:
-        """The command as a person would type it."""
+        """The command as a user would type it."""
         return f"{self.program} {shlex.join(self.words)}"
 
     @property
@@ -81,8 +81,8 @@ STEPS = (
 def run_demo(directory: Path | None = None) -> None:
     """Run every step in ``directory``, which is kept, or in a temporary one, which is removed.
 
-    Takes some twenty seconds, most of them for importing and compiling. Raises ReshardError where
-    a needed package is missing or a step fails, TargetExistsError where the directory has the
+    Takes some twenty seconds, most of them for importing and compiling. Raises ReshardError if
+    a needed package is missing or a step fails, TargetExistsError if the directory has the
     outcome of another run.
     """
     _check_packages()

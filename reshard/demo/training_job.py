@@ -61,7 +61,7 @@ def loss(params: Params, tokens: jax.Array) -> jax.Array:
 
 
 def sharding_of(path: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
-    """How training shards an array: every matrix over both mesh axes, all else replicated."""
+    """The sharding of an array in training: every matrix over both mesh axes, all else replicated."""
     from jax.sharding import NamedSharding, PartitionSpec
 
     matrix = len(shape) == 2

@@ -36,13 +36,13 @@ from reshard.geometry.sizes import format_bytes
 T = TypeVar("T")
 
 START_S = 120.0
-"""How long the hosts may take until their actors are ready."""
+"""Seconds that the hosts may take until their actors are ready."""
 
 RETRIES = 3
-"""How often Ray starts an actor again, and carries a batch out again, before the run fails."""
+"""Most times that Ray restarts an actor, and repeats a batch, before the run fails."""
 
 AHEAD = 1
-"""Batches that an actor has beyond those that it runs, so that it need not wait for the next."""
+"""Batches that an actor has beyond those that it runs, so that it never waits for the next one."""
 
 
 class _Job(Struct):
@@ -71,10 +71,10 @@ class RayExecutor(HostsExecutor):
     Args:
         address: of the cluster, such as ``"10.0.0.1:6379"``; ``"auto"`` is the one that runs on this host, or that
             the variable RAY_ADDRESS names.
-        environment: variables of the processes that do the work, such as the endpoint of a store. Ray shows them to everybody
-            who sees the cluster: give secrets to the hosts another way.
+        environment: variables of the processes that do the work, such as the endpoint of a store. Ray shows them to every user
+            of the cluster: give secrets to the hosts another way.
 
-    Raises MissingPackageError without Ray, ReshardError where no cluster answers.
+    Raises MissingPackageError without Ray, ReshardError if no cluster answers.
 
     >>> with RayExecutor() as executor:  # doctest: +SKIP
     ...     reshard.convert("ckpt/100", "served", layout="serving.yaml", executor=executor)
@@ -171,9 +171,9 @@ class RayExecutor(HostsExecutor):
             raise
 
     def _asked(self, asked: Sequence[tuple[_Actor, Any]], what: str) -> dict[str, Any]:
-        """The answers of actors by the names of their hosts; a host that is gone meanwhile is left out of the run.
+        """The answers of actors by the names of their hosts; a host that is lost meanwhile is left out of the run.
 
-        Raises the first error, and ReshardError where a host does not answer in time, or none is left.
+        Raises the first error, and ReshardError if a host does not answer in time, or none is left.
         """
         refs = [ref for _, ref in asked]
         _, late = self._ray.wait(refs, num_returns=len(refs), timeout=START_S)
@@ -196,7 +196,7 @@ class RayExecutor(HostsExecutor):
         return found
 
     def _leave_out(self, actor: _Actor, error: BaseException) -> None:
-        """Leaves a host out that is gone; raises ReshardError where it is still there, or was the last one."""
+        """Leaves a lost host out; raises ReshardError if it is still there, or was the last one."""
         host, reason = actor.host, first_line(error)
         if any(node.node_id == host.node_id for node in nodes_of(self._ray)):
             raise ReshardError(
@@ -229,7 +229,7 @@ class RayExecutor(HostsExecutor):
         ref.future().add_done_callback(lambda done: self._ended.put((actor, number, done)))
 
     def _take_ended(self) -> None:
-        """Sets the results of batches as they end; those of an actor that is gone begin again elsewhere."""
+        """Sets the results of batches as they end; those of a lost actor begin again elsewhere."""
         while (found := self._ended.get()) is not None:
             actor, number, done = found
             job = actor.running.pop(number, None)
@@ -249,7 +249,7 @@ class RayExecutor(HostsExecutor):
                 self._hand_out()
 
     def _lost(self, actor: _Actor, job: _Job, error: BaseException) -> None:
-        """Begins a batch again whose actor is gone for good."""
+        """Begins the batch of a lost actor again."""
         with self._lock:
             self._actors = [other for other in self._actors if other is not actor]
             if self._actors and job.tries <= RETRIES:
@@ -260,7 +260,7 @@ class RayExecutor(HostsExecutor):
         if not self._actors:
             what = f"no host of the Ray cluster is left; the last one, {what}"
         for each in (job, *waiting):
-            with suppress(Exception):  # one that was cancelled meanwhile
+            with suppress(Exception):  # it was cancelled meanwhile
                 each.future.set_exception(BrokenExecutor(what))
 
 

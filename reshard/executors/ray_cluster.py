@@ -21,15 +21,15 @@ from reshard.geometry.sizes import format_bytes
 from reshard.version import how_to_install
 
 CONNECT_S = 10.0
-"""How long the address of a cluster may take to answer at all."""
+"""Seconds that the address of a cluster may take to answer at all."""
 
 
 class RayHost(Struct, frozen=True):
     """A node of the cluster.
 
     Attributes:
-        name: of its host; where several nodes are on one host, with the beginning of the node's id.
-        memory_bytes: that Ray lends there.
+        name: of its host; with the beginning of the node's id if several nodes are on one host.
+        memory_bytes: memory that Ray lends there.
     """
 
     node_id: str
@@ -50,7 +50,7 @@ def imported_ray() -> Any:
 
 
 def connect(ray: Any, address: str) -> bool:
-    """Connects to a cluster; whether this made the connection."""
+    """Connects to a cluster; returns whether this call made the connection."""
     if not isinstance(address, str) or not address or address == "local":
         raise PlanError(
             f"the address of a Ray cluster is {address!r}; expected one such as 10.0.0.1:6379, or auto for the one of this host"
@@ -68,7 +68,7 @@ def connect(ray: Any, address: str) -> bool:
 
 
 def _refuse_silent(address: str) -> None:
-    """Refuses an address at which nothing listens: Ray itself would ask there for minutes."""
+    """Refuses an address without a listener: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -102,14 +102,14 @@ def nodes_of(ray: Any) -> list[RayHost]:
 
 
 def only_on(host: RayHost) -> Any:
-    """What Ray must be told so that an actor starts on this node, and nowhere else."""
+    """Ray's scheduling strategy for starting an actor on this node, and nowhere else."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(host.node_id, soft=False)
 
 
 def refuse_small(nodes: Sequence[RayHost], max_memory: int, address: str) -> None:
-    """Raises PlanError where a node lends less memory than each is asked for, ReshardError where there is no node."""
+    """Raises PlanError if a node lends less memory than each is asked for, ReshardError without a node."""
     if not nodes:
         raise ReshardError(
             f"the Ray cluster at {address!r} has no host with processors; add one with `ray start --address=…`, and run again"
@@ -123,7 +123,7 @@ def refuse_small(nodes: Sequence[RayHost], max_memory: int, address: str) -> Non
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error of Ray, whose messages have many."""
+    """The first line of an error of Ray; its messages have many."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
 
@@ -142,7 +142,7 @@ class BatchActor:
         self._pool = ArenaPool(max_memory, threads)
 
     def ready(self) -> Answer:
-        """Answers as soon as the host has given what was asked."""
+        """Answers as soon as the host has granted the processors and the memory."""
         return Answer()
 
     def run(self, work: Callable[..., Any], *arguments: Any) -> Answer:
@@ -156,16 +156,16 @@ def answered(work: Callable[..., Any], *arguments: Any) -> Answer:
     """The result or the error of ``work(*arguments)``."""
     try:
         return Answer(work(*arguments))
-    except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
+    except BaseException as error:  # noqa: BLE001 - raised again for the waiting caller
         return Answer(None, _travelling(error))
 
 
 def _travelling(error: BaseException) -> BaseException:
-    """The error as it can be pickled. A traceback does not travel, and tells where a defect is."""
+    """The error in a form that can be pickled. A traceback does not travel, but locates a defect, so its text is added."""
     if not isinstance(error, ReshardError):
         error.add_note(f"on another host:\n{traceback.format_exc()}")
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - of this very process
-    except Exception:  # noqa: BLE001 - whatever an error of others does
+    except Exception:  # noqa: BLE001 - an error's own code may raise anything
         return ReshardError(f"{type(error).__name__}: {error}; a task failed on another host")
     return error

@@ -51,7 +51,7 @@ class Box(Struct, frozen=True):
         return Box(start, stop)
 
     def contains(self, other: Box) -> bool:
-        """Whether every element of ``other`` is in this box."""
+        """True if every element of ``other`` is in this box."""
         starts = zip(self.start, other.start, strict=True)
         stops = zip(self.stop, other.stop, strict=True)
         return all(starmap(le, starts)) and all(starmap(ge, stops))
@@ -81,5 +81,5 @@ class Box(Struct, frozen=True):
 
 @lru_cache(maxsize=4096)
 def _full(shape: tuple[int, ...]) -> Box:
-    """Cached: there may be 100,000 tensors of one shape."""
+    """The box of a whole tensor; cached, since there may be 100,000 tensors of one shape."""
     return Box((0,) * len(shape), shape)

@@ -1,4 +1,4 @@
-"""Element types by name: bytes as stored, the numpy dtypes that view them, as numbers or as bits, and elements from Python numbers."""
+"""Element types by name: stored bytes, the numpy dtypes that view them as numbers or as bits, and elements from Python numbers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _STORAGE_BYTES = {
 }  # fmt: skip
 
 DTYPES = tuple(_STORAGE_BYTES)
-"""Every element type that is known, one value an element."""
+"""Every known element type with one value an element."""
 
 PACKED = {"float4_e2m1fn_x2": (2, 1), "float6_e2m3fn_x4": (4, 3), "float6_e3m2fn_x4": (4, 3)}
-"""Element types of which an element is several neighbouring values in whole bytes, named as in torch: how many values, and
-how many bytes. Such tensors are moved and compared as bytes, never cast, and safetensors files alone hold them."""
+"""Packed element types, named as in torch: the number of neighbouring values in one element, and its bytes. Such tensors are
+moved and compared as bytes, never cast, and only safetensors files hold them."""
 
 NOT_STORED = frozenset({"uint2", "uint4", "float8_e4m3"})
 """Dtypes that TensorStore lacks; no checkpoint has them."""
@@ -59,7 +59,7 @@ def dtype_name(dtype: object) -> str | None:
 
 
 def _name_in_numpy(dtype: object) -> str:
-    """ "" for anything that is not a dtype. Scalar types of jax have their dtype as an attribute."""
+    """The name of a dtype of numpy, ml_dtypes or jax; "" for anything else. Scalar types of jax have their dtype as an attribute."""
     import numpy as np
 
     found = getattr(dtype, "dtype", None) if isinstance(dtype, type) else dtype
@@ -84,7 +84,7 @@ def storage_bytes(dtype: str) -> int:
 
 
 def numpy_dtype(dtype: str) -> np.dtype:
-    """The numpy dtype of that name, from ml_dtypes where numpy has none; FormatError where neither has one."""
+    """The numpy dtype of that name, from ml_dtypes if numpy has none; FormatError if neither has one."""
     import ml_dtypes
     import numpy as np
 
@@ -97,7 +97,7 @@ def numpy_dtype(dtype: str) -> np.dtype:
 
 
 def packed_text(dtype: str) -> str:
-    """What an element of a packed type holds.
+    """The content of an element of a packed type, in words.
 
     >>> packed_text("float4_e2m1fn_x2")
     '2 values in a byte'
@@ -107,12 +107,12 @@ def packed_text(dtype: str) -> str:
 
 
 def is_known(dtype: object) -> bool:
-    """Whether it is the name of an element type, packed or not."""
+    """True for the name of an element type, packed or not."""
     return isinstance(dtype, str) and (dtype in _STORAGE_BYTES or dtype in PACKED)
 
 
 def element_dtype(dtype: str, *, is_cast: bool) -> np.dtype[Any]:
-    """How elements are viewed while they move: in their own dtype for a cast, else as integers, which keep every bit."""
+    """The dtype that views elements while they move: their own for a cast, else integers, which keep every bit."""
     return numpy_dtype(dtype) if is_cast else opaque_dtype(storage_bytes(dtype))
 
 

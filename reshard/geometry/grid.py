@@ -232,7 +232,7 @@ def _largest_part(cuts: Cuts) -> int:
 
 
 def _risen(shape: tuple[int, ...], cuts: tuple[Cuts, ...]) -> Grid:
-    """A grid whose cuts are known to rise; checking them again would take most of a plan's time."""
+    """A grid of cuts that are known to rise; checking them again would take most of a plan's time."""
     grid = object.__new__(Grid)
     object.__setattr__(grid, "shape", shape)
     object.__setattr__(grid, "cuts", cuts)

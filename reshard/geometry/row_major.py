@@ -95,8 +95,7 @@ def _places(start: Sequence[int], stop: Sequence[int]) -> Iterator[tuple[int, ..
 
 
 def span(box: Box, around: Sequence[int]) -> tuple[int, int]:
-    """The offset of the first element of a non-empty box in an array of shape ``around``, and the number of
-    elements from there to its last."""
+    """The offset of a non-empty box's first element in an array of shape ``around``, and the elements from there to its last."""
     strides = row_bytes(around, 1)
     first = sum(a * s for a, s in zip(box.start, strides, strict=True))
     last = sum((b - 1) * s for b, s in zip(box.stop, strides, strict=True))
@@ -104,7 +103,7 @@ def span(box: Box, around: Sequence[int]) -> tuple[int, int]:
 
 
 def strided_span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to the end of the last of an array whose axes have these strides; 0 without elements.
+    """The number of elements that an array with these strides spans, from its first to its last; 0 without elements.
 
     >>> strided_span((8, 4), (8, 1)), strided_span((3, 5), (0, 1)), strided_span((0, 5), (5, 1))
     (60, 5, 0)
@@ -138,7 +137,7 @@ def _with(place: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
 
 
 def run_elements(shape: Sequence[int], around: Sequence[int]) -> int:
-    """How many elements of a box of ``shape`` are contiguous in a row-major array of shape ``around``."""
+    """The number of contiguous elements of a box of ``shape`` in a row-major array of shape ``around``."""
     run = 1
     for n, whole in zip(reversed(shape), reversed(around), strict=True):
         run *= n
@@ -148,7 +147,7 @@ def run_elements(shape: Sequence[int], around: Sequence[int]) -> int:
 
 
 def run_offsets(box: Box, around: Sequence[int]) -> Iterator[int]:
-    """Where each of these runs begins in that array, in elements.
+    """The offset of each of these runs in that array, in elements.
 
     >>> list(run_offsets(Box((1, 2), (3, 4)), (4, 8)))
     [10, 18]
@@ -164,7 +163,7 @@ def run_offsets(box: Box, around: Sequence[int]) -> Iterator[int]:
 
 
 def dense_runs(box: Box, around: Sequence[int], itemsize: int) -> Iterator[tuple[int, slice]]:
-    """Each of these runs: the byte where it begins in that array, and its bytes in a dense copy of the box.
+    """The offset in bytes of each of these runs in that array, and its bytes in a dense copy of the box.
 
     >>> list(dense_runs(Box((1, 2), (3, 4)), (4, 8), 2))
     [(20, slice(0, 4, None)), (36, slice(4, 8, None))]

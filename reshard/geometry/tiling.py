@@ -1,4 +1,4 @@
-"""Whether loose boxes tile a tensor: all in bounds, no two overlapping, nothing left out.
+"""Checks that loose boxes tile a tensor: all in bounds, no two overlapping, nothing left out.
 
 Boxes that form a grid are recognised in one pass. Otherwise the tensor is halved again and again, each time at the edge
 near the middle that cuts the fewest boxes, until one box fills a part. The element counts say which half to look at:
@@ -63,7 +63,7 @@ def check_tiling(
 
 
 def tiling_fault(region: Box, boxes: Sequence[Box]) -> Box | tuple[Box, Box] | None:
-    """A part of a region that is in no box, or two boxes that overlap; None where boxes, all within the region, tile it."""
+    """A part of a region that is in no box, or two boxes that overlap; None if boxes, all within the region, tile it."""
     filled = [box for box in boxes if box.size]
     if not region.size or _is_grid(region, filled):
         return None
@@ -110,7 +110,7 @@ def _fault_of_regions(whole: _Region) -> Box | tuple[Box, Box] | None:
         part = todo.pop()
         halves = _halve(part)
         if halves is None:
-            # No box has an edge in it, so that each of its boxes fills it.
+            # No box has an edge in it, so each of its boxes fills it.
             if not part.pieces:
                 return part.region
             if len(part.pieces) > 1:

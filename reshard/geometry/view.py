@@ -25,10 +25,10 @@ _Ranges = tuple[_Range, ...]
 
 
 class View(Struct, frozen=True):
-    """How each dimension of a tensor is split.
+    """The sizes into which each dimension of a tensor is split.
 
     Attributes:
-        sizes: per dimension of the tensor, the sizes into which it is split, slowest first; one size where it is not.
+        sizes: per dimension of the tensor, slowest first; a single size for one that is not split.
     """
 
     sizes: tuple[tuple[int, ...], ...]
@@ -41,7 +41,7 @@ class View(Struct, frozen=True):
 
     @classmethod
     def of(cls, shape: Sequence[int], *sizes: Sequence[int]) -> View:
-        """The view that splits a tensor of ``shape`` so; LayoutError where the sizes do not multiply to the shape.
+        """The view that splits a tensor of ``shape`` so; LayoutError if the sizes do not multiply to the shape.
 
         >>> View.of((4096, 8), (32, 128), (8,)).shape
         (32, 128, 8)
@@ -64,7 +64,7 @@ class View(Struct, frozen=True):
         return tuple(map(math.prod, self.sizes))
 
     def grid(self, grid: Grid) -> Grid:
-        """A grid of the tensor as a grid of the view, each of whose parts is a union of its parts, and a box of the tensor.
+        """The grid of the view for a grid of the tensor; each of its parts is a union of that grid's parts, and a box of the tensor.
 
         So a dimension that is split is cut between its rows only.
         """
@@ -74,11 +74,11 @@ class View(Struct, frozen=True):
     def touched(
         self, units: Grid, start: Sequence[int], chunks: Grid, padded: Sequence[int] | None
     ) -> tuple[int, int]:
-        """What boxes of the view touch of the tensor's chunks: elements, over all boxes, and the most chunks that one touches.
+        """The elements that boxes of the view touch in the tensor's chunks, over all boxes, and the most chunks that one box touches.
 
         Args:
             units: the boxes, counted from ``start`` in the view.
-            padded: the shape of a stored chunk, of which all is touched; None where only what a box has is.
+            padded: the shape of a stored chunk, if a chunk is touched as a whole; None if only a box's own elements are.
 
         It goes through the rows of each dimension that is split.
         """
@@ -102,7 +102,7 @@ class View(Struct, frozen=True):
         return Box(tuple(starts), tuple(stops))
 
     def parts(self, box: Box) -> Iterator[tuple[Box, Box]]:
-        """The boxes of the view that a box of the tensor consists of, each after the same box of the tensor.
+        """The boxes of the view that make up a box of the tensor, each after the same box of the tensor.
 
         >>> [str(part) for _, part in View(((4, 8),)).parts(Box((4,), (20,)))]
         ['[0:1, 4:8]', '[1:2, 0:8]', '[2:3, 0:4]']
@@ -114,13 +114,13 @@ class View(Struct, frozen=True):
         return map(_paired, itertools.product(*along))
 
     def meets(self, box: Box, others: Sequence[Box]) -> bool:
-        """Whether a box of the tensor has elements of any of these boxes of the view."""
+        """True if a box of the tensor shares elements with any of these boxes of the view."""
         return any(
             part.intersect(other) is not None for _, part in self.parts(box) for other in others
         )
 
     def places(self, box: Box) -> Iterator[tuple[Box, Box]]:
-        """The boxes of the tensor that a box of the view consists of, each before the same box of the view.
+        """The boxes of the tensor that make up a box of the view, each before the same box of the view.
 
         >>> [str(place) for place, _ in View(((4, 8),)).places(Box((0, 2), (2, 4)))]
         ['[2:4]', '[10:12]']
@@ -137,7 +137,7 @@ class View(Struct, frozen=True):
 
 
 def _paired(along: Sequence[tuple[_Range, _Ranges]]) -> tuple[Box, Box]:
-    """The box of the tensor and the one of its view, from what each dimension has of both."""
+    """The box of the tensor and that of its view, from their ranges in each dimension."""
     outer = [whole for whole, _ in along]
     inner = [part for _, parts in along for part in parts]
     return (
@@ -154,7 +154,7 @@ def _flat(index: Sequence[int], sizes: Sequence[int]) -> int:
 
 
 def _split(start: int, stop: int, sizes: Sequence[int]) -> Iterator[tuple[_Range, _Ranges]]:
-    """``start:stop`` of a dimension in as few boxes of its view as there are."""
+    """``start:stop`` of a dimension in the fewest boxes of its view."""
     if len(sizes) == 1:
         yield (start, stop), ((start, stop),)
         return
@@ -175,14 +175,14 @@ def _split(start: int, stop: int, sizes: Sequence[int]) -> Iterator[tuple[_Range
 def _within(
     start: int, stop: int, row: int, sizes: Sequence[int]
 ) -> Iterator[tuple[_Range, _Ranges]]:
-    """A range within one row, cut as the rest of the sizes cuts it."""
+    """A range within one row, cut by the remaining sizes."""
     at = start // row if row else 0
     for (a, b), rest in _split(start - at * row, stop - at * row, sizes[1:]):
         yield (a + at * row, b + at * row), ((at, at + 1), *rest)
 
 
 def _joined(ranges: Sequence[_Range], sizes: Sequence[int]) -> Iterator[tuple[_Range, _Ranges]]:
-    """A box of the view of one dimension in as few ranges of that dimension as there are."""
+    """A box of the view of one dimension in the fewest ranges of that dimension."""
     (start, stop), rest = ranges[0], ranges[1:]
     row = math.prod(sizes[1:])
     if all(r == (0, size) for r, size in zip(rest, sizes[1:], strict=True)):
@@ -197,7 +197,7 @@ def _joined(ranges: Sequence[_Range], sizes: Sequence[int]) -> Iterator[tuple[_R
 def _touched(
     units: tuple[Cuts, ...], sizes: tuple[int, ...], cuts: Cuts, padded: int | None
 ) -> tuple[int, int]:
-    """What boxes of the view of one dimension touch of its chunks, as ``View.touched`` has it."""
+    """``View.touched`` for the view of one dimension."""
     elements = most = 0
     for ranges in itertools.product(*map(itertools.pairwise, units)):
         count = done = 0

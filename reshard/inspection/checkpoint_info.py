@@ -27,10 +27,10 @@ from reshard.record import Record, counted, several, warned
 
 
 class TensorInfo(Record, frozen=True):
-    """One tensor: its spec, how it is stored, and its recorded digest, if any.
+    """One tensor: its spec, its storage, and its recorded digest, if any.
 
     Attributes:
-        partition: how it was split beyond mesh axes, if it was: ``strategy`` ("div" and "mod" for a ShardedVariable, else
+        partition: its split beyond mesh axes, if any: ``strategy`` ("div" and "mod" for a ShardedVariable, else
             the kind of partition that a layout file names), ``axis``, number of ``shards``, and the ``partitioner`` of a
             ShardedVariable.
     """
@@ -44,7 +44,7 @@ class TensorInfo(Record, frozen=True):
 
     @property
     def shards(self) -> int:
-        """Number of different parts that the tensor was saved in; 1 where nothing else is recorded."""
+        """Number of different parts in which the tensor was saved; 1 if nothing else is recorded."""
         recorded = (self.partition or {}).get("shards")
         return recorded if isinstance(recorded, int) else self.spec.slices.count
 
@@ -84,7 +84,7 @@ class CheckpointInfo(Record, frozen=True):
         tensors: by name, in the tree's order.
         leaves: every leaf, tensors included, in the tree's order.
         warnings: one sentence each.
-        quantized: the weights that are codes with scales, in words; "" where there are none.
+        quantized: the weights that are codes with scales, in words; "" for none.
     """
 
     uri: str

@@ -1,4 +1,4 @@
-"""LayoutPreview: how a layout cuts a checkpoint's tensors, before and after."""
+"""LayoutPreview: the slices of a checkpoint's tensors before and after a layout."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TensorPreview(Record, frozen=True):
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether it is split by count or size instead of by mesh axes."""
+        """True if it is split by count or size instead of by mesh axes."""
         return self.partition is not None
 
     @property

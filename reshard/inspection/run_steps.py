@@ -1,4 +1,4 @@
-"""The steps of a training run: which are finished, how large they are, and when they were written."""
+"""The steps of a training run: their states, sizes, and times of writing."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class StepInfo(Record, frozen=True):
     Attributes:
         name: of its folder, or the prefix of its files.
         path: the same, as other calls take it.
-        is_finished: whether it was committed; no other step is read.
+        is_finished: True if it was committed; no other step is read.
         nbytes: of all its files together, as they are stored.
-        written_at: when a file of it was last written, in UTC; None where it has none.
+        written_at: time of the last write to one of its files, in UTC; None without files.
     """
 
     step: int
@@ -36,7 +36,7 @@ class StepInfo(Record, frozen=True):
 
 
 def steps_of(run: str | os.PathLike[str]) -> tuple[StepInfo, ...]:
-    """Every step of a run's folder, ascending, those among them that are not finished.
+    """Every step of a run's folder, ascending, including unfinished ones.
 
     Raises MissingError if there is no such folder, PlanError if it is a checkpoint itself, NotACheckpointError if it has no
     steps.

@@ -69,7 +69,7 @@ def _kept(spec: TensorSpec, same: SameAxes) -> Axes:
 def _fitted(
     specs: Sequence[TensorSpec], own: DeviceMesh, mesh: DeviceMesh
 ) -> tuple[dict[str, Axes], list[str]]:
-    """The recorded axes as far as they fit the mesh, and notes about what is proposed."""
+    """The recorded axes as far as they fit the mesh, and notes about the proposals."""
     names = _names_there(specs, own, mesh)
     lacking = [name for name in _used(specs) if name not in names]
     axes = {spec.name: _nearest(spec, mesh, names) for spec in specs}
@@ -89,7 +89,7 @@ def _fit_notes(
     lacking: Sequence[str],
     whole: Sequence[TensorSpec],
 ) -> list[str]:
-    """What of the recorded axes changes on the mesh."""
+    """Notes on recorded axes that change on the mesh."""
     renamed = [f"{new!r} for {old!r}" for old, new in names.items() if old != new]
     notes = [] if lacking or renamed or whole else [_AS_RECORDED]
     if renamed:

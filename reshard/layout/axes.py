@@ -1,4 +1,4 @@
-"""The axes of a layout: which mesh axes split each dimension of a tensor."""
+"""The axes of a layout: the mesh axes that split each dimension of a tensor."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _BARE = re.compile(r"(?!null$)[\w.-]+")
 
 
 def show_name(name: str) -> str:
-    """The name of an axis; in quotes where it could be read as something else: several names, or none.
+    """The name of an axis; in quotes if it could be read as several names, or none.
 
     >>> show_name("data"), show_name("data, model")
     ('data', "'data, model'")

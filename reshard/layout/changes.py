@@ -1,5 +1,4 @@
-"""Changes: the select, drop, rename and cast rules of a conversion, as the user wrote them. CastRule: a parsed cast
-rule.
+"""Changes: the select, drop, rename and cast rules of a conversion, as written. CastRule: a parsed cast rule.
 
 A cast rule is ``WHAT=DTYPE`` or ``WHAT=DTYPE:saturate``. If WHAT is one of the words ``bool``, ``int``, ``float`` and
 ``complex``, the whole name of a dtype or a short one (``bf16``), the rule applies to every tensor of that dtype. Any other text is a regular
@@ -54,7 +53,7 @@ class Cast(Struct, frozen=True):
     """The cast of one tensor.
 
     Attributes:
-        saturate: whether values beyond the largest finite one become that one.
+        saturate: True if values beyond the largest finite one become that one.
     """
 
     dtype: str
@@ -68,7 +67,7 @@ class CastRule(Struct, frozen=True):
         what: the left side, as written.
         dtypes: the dtypes that ``what`` means; empty for a regular expression.
         to: the dtype that it casts to.
-        saturate: whether values beyond the largest finite one become that one.
+        saturate: True if values beyond the largest finite one become that one.
     """
 
     what: str
@@ -78,7 +77,7 @@ class CastRule(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """As messages name it: the pattern in quotes, a dtype without."""
+        """The rule in messages: a pattern in quotes, a dtype without."""
         what = self.what if self.dtypes else repr(self.what)
         return f"cast {what}={self.to}{SATURATE if self.saturate else ''}"
 
@@ -92,7 +91,7 @@ def kind_of(dtype: str) -> str:
 
 
 def names_dtypes(what: str) -> bool:
-    """Whether the left side of a rule means dtypes, and not a pattern.
+    """True if the left side of a rule means dtypes, and not a pattern.
 
     >>> names_dtypes("float"), names_dtypes("bfloat16"), names_dtypes("(float)")
     (True, True, False)

@@ -1,4 +1,4 @@
-"""DeviceMesh: named axes with sizes, with the devices along them or without."""
+"""DeviceMesh: named axes with sizes, with or without the devices along them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_AXES = 64
 
 
 class AxisNames(tuple[str, ...]):
-    """The names of a mesh's axes: a tuple, as in jax, that equals a list of the same names, which Keras has; a list cannot be a key."""
+    """The names of a mesh's axes: a tuple, as in jax (so it can be a key), that also equals a list of the same names, as in Keras."""
 
     __slots__ = ()
 
@@ -190,7 +190,7 @@ class DeviceMesh:
 
 
 def same_axes(one: DeviceMesh, other: DeviceMesh) -> bool:
-    """Whether two meshes differ in nothing but devices; an axis of no known type is Auto, as in jax."""
+    """True if two meshes differ in nothing but devices; an axis of no known type is Auto, as in jax."""
 
     def axes(mesh: DeviceMesh) -> tuple[object, ...]:
         return mesh.shape, mesh.axis_names, mesh.axis_types or ("Auto",) * len(mesh.shape)
@@ -203,7 +203,7 @@ MeshLike = Union[DeviceMesh, "Mesh", "AbstractMesh"]
 
 
 def is_other_mesh(mesh: object) -> bool:
-    """Whether it is a mesh of jax or of Keras; neither is imported for it."""
+    """True for a mesh of jax or of Keras; neither is imported for it."""
     from reshard.layout.bridges.from_keras import is_from_keras
     from reshard.layout.bridges.jax_sharding import is_from_jax
 

@@ -53,7 +53,7 @@ def on_all_devices(shape: tuple[int, ...], mesh: str) -> DeviceArray:
 
 
 def is_every_device(devices: DeviceArray) -> bool:
-    """Whether these are all of ``jax.devices()``, in their order."""
+    """True if these are all of ``jax.devices()``, in their order."""
     import jax
 
     return list(devices.flat) == jax.devices()

@@ -1,4 +1,4 @@
-"""LayoutFile: what a layout file says, as ``read_layout`` reads it: mesh, rules, partitions, and changes.
+"""LayoutFile: the content of a layout file, as ``read_layout`` reads it: mesh, rules, partitions, and changes.
 
 A LayoutMap becomes one for a server (``map_as_file``); its keys must then be valid patterns of layout files.
 """
@@ -29,7 +29,7 @@ from reshard.patterns.names import FoundRules
 
 PartitionerName = Literal["fixed_shards", "min_size", "max_size"]
 MissingAxes = Literal["error", "replicate"]
-"""How to treat axes that split tensors but are not in the mesh: raise an error, or replicate over them."""
+"""Treatment of axes that split tensors but are not in the mesh: raise an error, or replicate over them."""
 
 REPLICATE_THEM = 'replicate the dimensions that they split (missing_axes="replicate")'
 """The remedy in errors about such axes."""
@@ -44,7 +44,7 @@ KEYS = (*LAYOUT_KEYS, *CHANGE_KEYS, *MAP_KEYS)
 
 @dataclass(frozen=True)
 class Rule:
-    """Tensors whose name matches are split by these mesh axes.
+    """A rule that splits tensors with a matching name by these mesh axes.
 
     Attributes:
         match: regular expression, searched for in the name.
@@ -62,7 +62,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class PartitionRule:
-    """Tensors whose name matches are split along one axis, by count or by size.
+    """A rule that splits tensors with a matching name along one axis, by count or by size.
 
     Attributes:
         amount: shards for ``fixed_shards``, bytes for ``min_size`` and ``max_size``.
@@ -91,7 +91,7 @@ class PartitionRule:
 
 
 def named(rule: Rule | PartitionRule) -> str:
-    """How messages name a rule."""
+    """The name of a rule in messages."""
     return rule.label or f"rule {shown(rule.match)}"
 
 
@@ -110,7 +110,7 @@ class LayoutFile:
     Making one with a mesh checks the axes of every rule against it.
 
     Attributes:
-        map: the part that says which tensors become which (``maps.read_map``), if it has one; not read yet, not compared.
+        map: the map from tensors to tensors (``maps.read_map``), if it has one; not read yet, not compared.
         where: its name in messages; not compared.
         replicated: axes that were removed from its rules because its mesh lacks them; for a warning, not compared.
     """
@@ -135,12 +135,12 @@ class LayoutFile:
 
     @cached_property
     def found(self) -> FoundRules:
-        """Which rules match which names; results are kept for names that were looked up together."""
+        """The rules that match each name; results are kept for names that were looked up together."""
         return FoundRules(self.all_rules)
 
     @property
     def has_layout(self) -> bool:
-        """Whether it says how tensors are split; a file of only select, drop, rename and cast does not."""
+        """True if it splits tensors; a file of only select, drop, rename and cast does not."""
         return bool(self.mesh or self.rules or self.partitions) or self.unmatched == "error"
 
     def with_mesh(self, mesh: DeviceMesh, missing_axes: MissingAxes = "error") -> LayoutFile:
@@ -212,7 +212,7 @@ def map_as_file(
     """The content of a layout file that finds the same layouts as the map.
 
     Args:
-        is_first: whether the first of several keys that match counts, as in a file.
+        is_first: True if the first of several matching keys counts, as in a file.
 
     Raises LayoutError for a key that is not supported as a pattern of a file, and for a map that a file cannot
     express.
@@ -247,6 +247,6 @@ def _pattern(key: str, match: str) -> str:
 
 
 def _is_taken_by_others(key: str, patterns: Mapping[str, str]) -> bool:
-    """Whether another key matches a tensor whose name equals this key; the map would find the equal key first."""
+    """True if another key matches a tensor whose name equals this key; the map would find the equal key first."""
     others = (re.compile(pattern) for other, pattern in patterns.items() if other != key)
     return any(pattern.search(key) for pattern in others)

@@ -1,4 +1,4 @@
-"""LayoutMap: from the names of tensors to their layouts, by exact name or regular expression."""
+"""LayoutMap: a map from the names of tensors to their layouts, by exact name or regular expression."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
     Args:
         device_mesh: the mesh of every layout that is set without one; a DeviceMesh or a ``jax.sharding.Mesh``.
         mesh: the same, by the name that Keras 2 had for it.
-        match: which function of ``re`` a key must satisfy: ``search`` finds it anywhere in the name,
+        match: the function of ``re`` that a key must satisfy: ``search`` finds it anywhere in the name,
             ``match`` at its beginning, ``fullmatch`` from beginning to end.
         ambiguous: if several keys match, ``error`` raises and ``first`` takes the first one set.
         unmatched: if no key matches, ``replicate`` gives None, which means "replicated", and ``error`` raises.
@@ -76,7 +76,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
 
     @property
     def dialect(self) -> str:
-        """How names are looked up, as constructor arguments."""
+        """The constructor arguments for looking names up."""
         choices = {"match": self._match, "ambiguous": self._ambiguous, "unmatched": self._unmatched}
         return ", ".join(f"{name}={choice!r}" for name, choice in choices.items())
 
@@ -85,7 +85,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         return self._device_mesh
 
     def scope(self) -> AbstractContextManager[LayoutMap]:
-        """Variables made inside are lazy and get their layouts from this map: see ``layout_map_scope``."""
+        """A scope whose variables are lazy and get their layouts from this map: see ``layout_map_scope``."""
         return layout_map_scope(self)
 
     def __getitem__(self, name: str) -> TensorLayout | None:
@@ -247,7 +247,7 @@ class LayoutMap(MutableMapping[str, TensorLayout | None]):
         return self._layouts[key]
 
     def __contains__(self, key: object) -> bool:
-        """Whether exactly this key was set; ``map[name] is not None`` tests whether a name has a layout."""
+        """True if exactly this key was set; ``map[name] is not None`` tests whether a name has a layout."""
         return key in self._layouts
 
     def __iter__(self) -> Iterator[str]:

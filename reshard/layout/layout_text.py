@@ -43,7 +43,7 @@ _SHORT, _LONG = 0x100, 0x10000
 
 
 class Document(Struct, frozen=True):
-    """Plain data, and where it was written.
+    """Plain data, and its place in a file.
 
     Attributes:
         where: the file, as the user named it.
@@ -62,7 +62,7 @@ class Document(Struct, frozen=True):
 
 
 def read_document(path: str | Path, kind: str = "layout") -> Document:
-    """The document in a file: JSON if its name ends in ``.json``, else YAML; ``kind`` is what messages call the file.
+    """The document in a file: JSON if its name ends in ``.json``, else YAML; ``kind`` names the file in messages.
 
     Raises StorageError if it cannot be read, LayoutError if its text is refused.
     """

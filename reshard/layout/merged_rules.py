@@ -105,7 +105,7 @@ def _shortest(
 
 
 _Candidate = tuple[bool, tuple[str, ...]]
-"""Whether it is the whole name, and its parts."""
+"""A flag for the whole name, and the parts."""
 
 
 def _candidates(parts: Sequence[str]) -> Iterator[_Candidate]:

@@ -25,7 +25,7 @@ from reshard.geometry.grid import MAX_PARTS, Cuts
 
 @runtime_checkable
 class Partitioner(Protocol):
-    """Says how many parts a tensor is split into along each dimension.
+    """A function that gives the number of parts of a tensor along each dimension.
 
     The partitioners below are some. Any function of these arguments is one too.
     """
@@ -112,7 +112,7 @@ class MaxSizePartitioner:
 
 
 def recorded_partitioner(partitioner: object) -> dict[str, int]:
-    """How ``slices.json`` records a partitioner, in the words of layout files; empty for a function of the user's.
+    """The record of a partitioner in ``slices.json``, in the words of layout files; empty for a user's function.
 
     >>> recorded_partitioner(MaxSizePartitioner(1 << 20, max_shards=8))
     {'max_size': 1048576, 'max_shards': 8}

@@ -19,7 +19,7 @@ _TEXT = re.compile(r"(\^?)([\w. /-]*[\w.-])(/?\$?)")
 _LETTER = re.compile(r"[^\W_]")
 
 _COMPARED = 2000
-"""Names that are compared at most with the text of a pattern."""
+"""Most names that are compared with the text of a pattern."""
 
 _SHOWN = 5
 
@@ -86,7 +86,7 @@ def _without(pattern: Search, names: Sequence[str]) -> str:
     anchor, parts, rest = literal.groups()
     for prefix in _prefixes(f"{parts}x"):
         if not _LETTER.search(parts[len(prefix) :] + rest):
-            break  # what is left would match any name
+            break  # the rest would match any name
         if found := sum(bool(pattern.search(prefix + name)) for name in names):
             shorter = f"{anchor}{parts[len(prefix) :]}{rest}"
             return (
@@ -115,7 +115,7 @@ def _near(pattern: Search, names: Sequence[str]) -> str:
 
 
 def _beginnings(pattern: Search, names: Sequence[str]) -> str:
-    """With what names begin, for a pattern that is a beginning."""
+    """A hint that lists the beginnings of names, for a pattern that is a beginning."""
     literal = _LITERAL.fullmatch(pattern.pattern)
     if literal is None or not literal[1] or any(n.startswith(literal[2]) for n in names):
         return ""

@@ -1,4 +1,4 @@
-"""Reads layout files: the mesh, how each tensor is split, and the changes of a conversion.
+"""Reads layout files: the mesh, the rules that split tensors, and the changes of a conversion.
 
 ::
 
@@ -16,7 +16,7 @@
     cast: [{match: "kernel$", dtype: bfloat16}]
     map: [{from: params/w, to: w}]        # a map, with about and sizes; see maps.read_map
 
-Every error names file, line and key, what was expected and what was found.
+Every error names file, line and key, the expected and the actual value.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def parse_layout(
 
 
 def layout_of_document(document: Document) -> LayoutFile:
-    """The layout file that a document is; LayoutError, with file and line, if it is wrong."""
+    """Builds the layout file of a document; LayoutError, with file and line, if it is wrong."""
     sections = CheckedValue(document.data, document).mapping(KEYS)
     for key in MAP_KEYS:
         if key in sections and "map" not in sections:

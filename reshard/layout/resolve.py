@@ -22,7 +22,7 @@ from reshard.layout.tensor_layout import TensorLayout
 
 
 class Resolved(Struct, frozen=True):
-    """How one tensor is split.
+    """The layout or partition of one tensor, and the rule that decided.
 
     Attributes:
         layout: one entry per dimension, over the file's mesh; unsplit if a partition splits the tensor.
@@ -48,9 +48,9 @@ class RuleOverlap(Struct, frozen=True):
 
 
 def layout_for(file: LayoutFile, name: str, shape: Sequence[int], dtype: str) -> Resolved:
-    """How the file splits a tensor; ``dtype`` matters for partitions by size.
+    """The file's way to split a tensor; ``dtype`` matters for partitions by size.
 
-    Axes shorter than the rank are padded with None on the right. A scalar is whole, whatever its rule says. Raises LayoutError, naming tensor,
+    Axes shorter than the rank are padded with None on the right. A scalar is whole under any rule. Raises LayoutError, naming tensor,
     shape and rule.
     Causes are: more axes than dimensions, a dimension that does not divide, a partition axis out of range, a missing
     mesh, and a tensor without a rule under ``unmatched: error``.
@@ -94,7 +94,7 @@ def _replicated(file: LayoutFile, rank: int) -> TensorLayout:
 
 def _by_rule(file: LayoutFile, index: int, name: str, shape: tuple[int, ...]) -> Resolved:
     rule = file.rules[index]
-    # A scalar has only one layout, so that any rule fits it: one for '.*' must not stop at a step counter.
+    # A scalar has only one layout, so any rule fits it: a rule for '.*' must not fail at a step counter.
     axes = rule.axes if shape else ()
     if len(axes) > len(shape):
         raise LayoutError(

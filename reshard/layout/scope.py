@@ -29,7 +29,7 @@ _CURRENT = _Current()
 
 
 _HOOKS: list[Callable[[], AbstractContextManager[None]]] = []
-"""Each hook returns a context manager that every scope enters; one hook replaces two methods of Keras."""
+"""Hooks: each returns a context manager that every scope enters; one hook replaces two methods of Keras."""
 
 
 def add_scope_hook(hook: Callable[[], AbstractContextManager[None]]) -> None:
@@ -94,10 +94,10 @@ def warn_of_idle_keys(layout_map: LayoutMap) -> None:
 
 
 class ScopeNames:
-    """What the variables of a map's scopes are called, as far as it is known.
+    """The known names of the variables in a map's scopes.
 
     A name is known when a variable gets its value, which may be long after the scope. Until then the variable, or the
-    model that will make it, waits, and no key can be said to match nothing.
+    model that will make it, waits, and any key may still match it.
     """
 
     def __init__(self) -> None:
@@ -106,11 +106,11 @@ class ScopeNames:
         self._told: set[str] = set()
 
     def look_up(self, name: str) -> None:
-        """A variable of this name was laid out."""
+        """Notes that a variable of this name was laid out."""
         self._names[name] = None
 
     def wait_for(self, maker: Any, is_waiting: Callable[[Any], object]) -> None:
-        """``maker``, a variable or a model, brings names as long as ``is_waiting(maker)``, unless it is deleted first."""
+        """Expects more names from ``maker``, a variable or a model, as long as ``is_waiting(maker)`` and it is not deleted."""
         self._waiting.append((weakref.ref(maker), is_waiting))
 
     def idle_keys(self, layout_map: LayoutMap) -> Iterator[str]:

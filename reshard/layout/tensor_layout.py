@@ -1,4 +1,4 @@
-"""TensorLayout: which mesh axes split each dimension of a tensor.
+"""TensorLayout: the mesh axes that split each dimension of a tensor.
 
 The box of a device depends on the order of the mesh's axes, row-major, and on the order of the axes that split a
 dimension::
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class TensorLayout:
     """Mesh axes per dimension; dimensions beyond ``axes`` are not split.
 
-    Nothing of a layout can be changed, except that one without a mesh can be given one, once, by setting ``device_mesh``.
+    A layout cannot be changed, except that ``device_mesh`` can be set once if it is None.
 
     Args:
         axes: per dimension None, the name of a mesh axis, or several names, first varying slowest.
@@ -62,7 +62,7 @@ class TensorLayout:
             _check_known(self.axes, used, mesh)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets ``device_mesh`` where there is none yet; raises what ``with_mesh`` raises otherwise."""
+        """Sets ``device_mesh`` if there is none yet; else raises the errors of ``with_mesh``."""
         if name != "device_mesh":
             raise FrozenInstanceError(
                 f"cannot assign to field {name!r} of a layout; make a new one"
@@ -73,7 +73,7 @@ class TensorLayout:
         raise FrozenInstanceError(f"cannot delete field {name!r} of a layout")
 
     def __hash__(self) -> int:
-        """Of the axes alone, so that a layout in a dict or set is still found after its mesh is set."""
+        """The hash of the axes alone, so that a layout in a dict or set is still found after its mesh is set."""
         return hash(self.axes)
 
     def with_mesh(self, device_mesh: MeshLike) -> TensorLayout:

@@ -23,7 +23,7 @@ _SPACE_OF_UNICODE: CharacterRanges = ((0x09, 0x0D), (0x1C, 0x20))
 """Python treats the four ASCII separators as spaces, unless the flag is ``(?a)``."""
 
 CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
-"""How a pattern writes a category, by the end of the category's name in Python's parser."""
+"""The text of a category in a pattern, by the end of the category's name in Python's parser."""
 
 _PLAIN = {ord(letter): letter for letter in string.ascii_letters + string.digits + "_/"}
 

@@ -1,7 +1,7 @@
 """Patterns of layout files, the command line, HTTP, and of select, drop, rename and cast.
 
 ``compile_pattern`` compiles all of them, for a search in linear time (RE2). A compiled pattern finds the same match and
-the same groups as Python's ``re``. Any other pattern is an error; ``dialect`` says which ones are supported. Keys of a
+the same groups as Python's ``re``. Any other pattern is an error; ``dialect`` lists the supported ones. Keys of a
 ``LayoutMap`` are not compiled here: they are Python's.
 """
 
@@ -28,7 +28,7 @@ Searcher = Callable[[bytes, int, int], Spans]
 
 
 _WHOLE_NAME = re.compile(r"\^((?:[^\\.^$*+?{}\[\]|()\n\ud800-\udfff]|\\[ -/:-@\[-`{-~])*)\$")
-"""``^name$`` with what is special in it escaped."""
+"""``^name$`` with escapes for special characters."""
 
 
 class TooLargeError(Exception):
@@ -102,7 +102,7 @@ class Pattern:
     Attributes:
         pattern: as it was written.
         whole: the one name in which it is found, of a pattern such as ``^layers\\.7$``; None for others. There may be one
-            for each of 100,000 tensors, so that these are looked up, and compiled only where that does not do.
+            for each of 100,000 tensors, so these are looked up, and compiled only if that is not enough.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Pattern:
         return self._dialect.groups
 
     def search(self, name: str) -> bool:
-        """Whether the pattern is found in the name; an error if Python's answer might differ."""
+        """True if the pattern is found in the name; an error if Python's answer might differ."""
         text = self._checked(name)
         search = self._alone if "\n" in name else self._lines
         return search(text, 0, len(text))[0][0] >= 0
@@ -281,7 +281,7 @@ def searcher(source: str, *, captures: bool, max_bytes: int) -> Searcher:
     """A compiled pattern of RE2's own dialect.
 
     Args:
-        captures: whether groups are found; without them only the match is.
+        captures: True to find groups too, not only the match.
         max_bytes: memory that the pattern and its searches may take.
     """
     import re2
@@ -295,7 +295,7 @@ def searcher(source: str, *, captures: bool, max_bytes: int) -> Searcher:
     except re2.error as error:
         raise TooLargeError(_text(error)) from None
     finally:
-        re2.purge()  # its cache would keep every pattern that a client ever sent
+        re2.purge()  # the package's cache would keep every pattern that a client ever sent
     return _direct(compiled, re2) or _by_match(compiled)
 
 

@@ -5,7 +5,7 @@ alike (``\Z``, ``{,3}``, octal escapes, ``(?x)``, sets). Parts are refused if RE
 for them.
 
 Some parts match as in Python only in some names: ``\d \s \w \b (?i)`` in names of ASCII characters, ``$`` in names
-that do not end with a newline. The Translation says which of them the pattern has; the search checks the name.
+that do not end with a newline. The Translation lists those of the pattern; the search checks the name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TYPES = op.SRE_FLAG_ASCII | op.SRE_FLAG_UNICODE | op.SRE_FLAG_LOCALE
 
 
 class RefusedError(Exception):
-    """A pattern that is not supported; the message says which part, and what to write instead."""
+    """A pattern that is not supported; the message names the part, and the remedy."""
 
 
 class Translation(Struct, frozen=True):
@@ -54,10 +54,10 @@ class Translation(Struct, frozen=True):
         source: the pattern in RE2's dialect.
         groups: the number of capturing groups.
         group_names: the numbers of named groups.
-        repeated: how many parts counts such as {1000} add when the pattern is compiled.
+        repeated: the number of parts that counts such as {1000} add when the pattern is compiled.
         ascii_part: a part that matches as in Python only if the name is ASCII; None if there is none.
-        has_end: whether it has a ``$``, which Python also matches before a final newline.
-        has_inside: whether it has a ``\\B``; Python 3.14 and older versions differ on an empty name.
+        has_end: True if it has a ``$``, which Python also matches before a final newline.
+        has_inside: True if it has a ``\\B``; Python 3.14 and older versions differ on an empty name.
     """
 
     source: str
@@ -108,7 +108,7 @@ _ODD_IN_SET = re.compile(r"\A\[|\[[:.=]|--|&&|~~|\|\|")
 
 
 def _depth(pattern: str) -> int:
-    """How deep parentheses are nested; escaped ones and those in sets do not count.
+    """The depth of nested parentheses; escaped ones and those in sets do not count.
 
     Raises RefusedError if Python warns that the meaning of a set may change.
     """
@@ -129,7 +129,7 @@ class _Writer:
     """Writes a parsed pattern for RE2, and notes the parts that depend on the name.
 
     Args:
-        in_lines: whether each line of the text is a name.
+        in_lines: True if each line of the text is a name.
     """
 
     def __init__(self, in_lines: bool) -> None:
@@ -192,7 +192,7 @@ class _Writer:
             written = CATEGORIES[name.rpartition("_")[2]]
             self.ascii_parts.append(written.upper() if "_NOT_" in name else written)
         found = category(name, ascii_only=ascii_only)
-        # Under (?i) the characters of a set take others with them, those of a category do not.
+        # Under (?i) the characters of a set match in any case, those of a category do not.
         return of_ascii(found) if flags & op.SRE_FLAG_IGNORECASE else found
 
     def _place(self, value: Any, flags: int) -> str:

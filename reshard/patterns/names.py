@@ -53,7 +53,7 @@ class Names:
 
     @cached_property
     def are_lines(self) -> bool:
-        """Whether each name is a line of text: none has a newline or a lone surrogate, for which searches have words."""
+        """True if each name is a line of text: none has a newline or a lone surrogate, which searches refuse with a message."""
         try:
             self.lines.isascii()
         except UnicodeEncodeError:

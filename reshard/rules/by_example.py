@@ -1,4 +1,4 @@
-"""The public functions that learn a map from examples, and that hold one against them: ``reshard.rules``."""
+"""The public functions that learn a map from examples, and check a map against them: ``reshard.rules``."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def probe(
     select: Rules = (),
     drop: Rules = (),
 ) -> tuple[str, ...]:
-    """Writes copies of a tiny checkpoint whose values say where each element is from; returns their paths.
+    """Writes copies of a tiny checkpoint in which each value encodes the place of its element; returns their paths.
 
-    A script that is run on each of them tells ``infer`` what it does. The copies have the names, shapes, dtypes and format of the
-    checkpoint; files beside safetensors are copied. Some seven runs are made of ten million elements.
+    ``infer`` learns a script's map from its outputs for all of them. The copies have the names, shapes, dtypes and format of the
+    checkpoint; files beside safetensors are copied. Ten million elements take some seven copies.
 
     Args:
-        source: a checkpoint of the model's kind with few layers and small sizes, each of which differs from the others.
-        probes: the folder that they are put into, which must not exist.
+        source: a checkpoint of the model's kind with few layers and small sizes, all of them different.
+        probes: the folder of the copies, which must not exist.
         step, item: as for ``inspect``.
-        select, drop: which tensors are probed; as in ``reshard.ConvertOptions``.
+        select, drop: choose the tensors to probe, as in ``reshard.ConvertOptions``.
 
-    Raises TargetExistsError where the folder exists; PlanError for dtypes that hold no probe, such as float8, and for checkpoints that
+    Raises TargetExistsError if the folder exists; PlanError for dtypes that hold no probe, such as float8, and for checkpoints that
     are not tiny.
 
     >>> probe("tiny", "probes")  # doctest: +SKIP
@@ -57,21 +57,21 @@ def infer(
     sizes: Sequence[Mapping[str, int]] = (),
     pair: bool = False,
 ) -> Inferred:
-    """Learns the map that a script follows, from what it made of probes.
+    """Learns the map that a script follows, from its outputs for probes.
 
-    A second example with other sizes tells which sizes are constants, and gives the others names. The map is proved on the
-    examples, bit by bit. What they leave open is a question; what no rule explains is a problem, and then the map is not complete.
+    A second example with other sizes separates constants from sizes that need names. The map is proved on the examples, bit by bit.
+    A choice that they leave open is a question; an output without a rule is a problem, and then the map is not complete.
 
     Args:
         probes: the folder that ``probe`` wrote.
-        outputs: a folder with what the script made of each, under the name of the probe: a checkpoint of any format that is read.
+        outputs: a folder with the script's output for each, under the name of the probe: a checkpoint of any readable format.
         more: probes and outputs of further examples, by turns.
         sizes: sizes by name of each example, such as numbers of its config.json; rules then use these names.
-        pair: the two are no probes, but a real checkpoint and what was made of it, with at most 200 million elements. What they do not
-            tell apart, such as norms that are still all ones, is a problem: probes tell all. Of arithmetic only roots of sizes and
-            ± 1 are found.
+        pair: the two are not probes, but a real checkpoint and the output for it, with at most 200 million elements. Tensors that
+            they cannot tell apart, such as norms that are still all ones, are a problem; probes have none. Of arithmetic only roots
+            of sizes and ± 1 are found.
 
-    Raises MissingError where an output is not there, PlanError for outputs that do not have the same tensors.
+    Raises MissingError if an output is missing, PlanError for outputs that do not have the same tensors.
 
     >>> print(infer("probes", "out").text)  # doctest: +SKIP
     """
@@ -92,9 +92,9 @@ def check(
     sizes: Mapping[str, int] | None = None,
     reverse: bool = False,
 ) -> tuple[Verification, ...]:
-    """Compares what a map makes of each probe with what the script made of it, bit by bit.
+    """Compares a map's result for each probe with the script's output, bit by bit.
 
-    Of two maps that fit by shape it tells which is right: gate for up, or query for key.
+    It finds the right one of two maps that fit by shape: gate for up, or query for key.
 
     Args:
         map, sizes, reverse: as in ``reshard.ConvertOptions``.
@@ -118,7 +118,7 @@ def check(
 
 
 def recipes() -> dict[str, str]:
-    """The maps that come with this package, by name, and what each is for; ``map=`` takes their names."""
+    """The maps that come with this package: purposes by name; ``map=`` takes the names."""
     from reshard.maps.recipes import recipe as read
     from reshard.maps.recipes import recipe_names
 
@@ -126,7 +126,7 @@ def recipes() -> dict[str, str]:
 
 
 def recipe(name: str) -> str:
-    """The text of a recipe, which is a map file. PlanError for a name that none has.
+    """The text of a recipe, which is a map file. PlanError for an unknown name.
 
     >>> recipe("maxtext-llama3.1").splitlines()[0]
     'about: >-'

@@ -1,4 +1,4 @@
-"""The files of examples: a tiny checkpoint as arrays, probes as checkpoints like it, and what a script made of each."""
+"""The files of examples: a tiny checkpoint as arrays, probes as checkpoints like it, and a script's output for each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
 def write_probes(chosen: CheckpointPath, folder: str, changes: Changes) -> tuple[str, ...]:
-    """Writes the probes of a checkpoint into a new folder; their paths, in the order of the runs."""
+    """Writes the probes of a checkpoint into a new folder; returns their paths, in the order of the runs."""
     place = Path(folder)
     if place.exists():
         raise TargetExistsError(
@@ -64,7 +64,7 @@ def write_probes(chosen: CheckpointPath, folder: str, changes: Changes) -> tuple
 def _read(
     reader: Reader, names: Sequence[str], most: int = MOST_ELEMENTS, kind: str = "tiny models"
 ) -> dict[str, Array]:
-    """Tensors as arrays. Raises PlanError where they have more elements than an example of this kind may have."""
+    """Tensors as arrays. Raises PlanError if they have more elements than an example of this kind may have."""
     import numpy as np
 
     total = sum(math.prod(reader.tensors[name].spec.shape) for name in names)
@@ -89,7 +89,7 @@ def _read(
 
 
 def _write(reader: Reader, run: Mapping[str, Array], path: Path) -> None:
-    """A probe in the format of its source."""
+    """Writes a probe in the format of its source."""
     paths = {leaf.name: leaf.path for leaf in reader.leaves if leaf.name in run}
     tree = _tree([(paths[name], array) for name, array in run.items()])
     if reader.format == "orbax":
@@ -115,7 +115,7 @@ def _tree(leaves: Sequence[tuple[tuple[PathKey, ...], Any]]) -> Any:
 
 
 def _copy_beside(source: Path, probe: Path) -> None:
-    """Copies files that scripts look for beside the weights: config.json, tokenizer files."""
+    """Copies files that scripts expect beside the weights: config.json, tokenizer files."""
     for file in source.iterdir():
         if file.is_file() and not file.name.endswith(_WEIGHTS) and not (probe / file.name).exists():
             with storage_errors("copy", file):
@@ -123,7 +123,7 @@ def _copy_beside(source: Path, probe: Path) -> None:
 
 
 def read_example(probes: str, outputs: str, sizes: Mapping[str, int]) -> Example:
-    """The arrays of probes, and of what a script made of each. Raises PlanError where outputs have other tensors than the first."""
+    """The arrays of probes and of a script's outputs. Raises PlanError if an output has other tensors than the first."""
     sources, targets = [], []
     for probe, output in example_files(probes, outputs):
         sources.append(_arrays(probe))
@@ -138,7 +138,7 @@ def read_example(probes: str, outputs: str, sizes: Mapping[str, int]) -> Example
 
 
 def read_pair(source: str, target: str, sizes: Mapping[str, int]) -> Example:
-    """The arrays of two real checkpoints, of which the second was made of the first."""
+    """The arrays of two real checkpoints: a source and the output made of it."""
     arrays = [_arrays(path, MOST_OF_A_PAIR, "pairs of checkpoints") for path in (source, target)]
     return Example(arrays[:1], arrays[1:], sizes)
 
@@ -157,7 +157,7 @@ def _arrays(path: str, *most: Any) -> dict[str, Array]:
 
 
 def example_files(probes: str, outputs: str) -> list[tuple[str, str]]:
-    """Each probe with what was made of it, in the order of the runs. Raises MissingError where one is not there."""
+    """Each probe and its output, in the order of the runs. Raises MissingError if one is missing."""
     found = sorted(
         (path for path in Path(probes).glob("run*") if _number(path) is not None),
         key=lambda path: _number(path) or 0,

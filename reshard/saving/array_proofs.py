@@ -1,4 +1,4 @@
-"""ProofReport: which bytes of live arrays are those of an identity."""
+"""ProofReport: the result of comparing live arrays with an identity."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from reshard.geometry.sizes import format_bytes
 from reshard.record import Record, counted, several
 
 SHOWN_BOXES = 3
-"""Parts that differ which a report names; it counts the bytes of all."""
+"""Most differing parts that a report names; it counts the bytes of all."""
 
 
 class ArrayProof(Record, frozen=True):
-    """What is proved of the shards of one array that this process has; replicas count once.
+    """The result for this process's shards of one array; replicas count once.
 
     Attributes:
         nbytes: of the shards.
-        proved_bytes: are those of the identity.
-        cut_bytes: belong to nodes of about 1 MiB of which this process has only a part.
-        needed: the smallest slice around a shard that cuts no node; None where none is cut.
-        different_bytes: in nodes that differ.
+        proved_bytes: bytes that are those of the identity.
+        cut_bytes: bytes in nodes of about 1 MiB that this process has only in part.
+        needed: the smallest slice around a shard that cuts no node; None if none is cut.
+        different_bytes: bytes in nodes that differ.
         differs: the boxes of the first of these nodes.
-        problem: why nothing could be compared; "" where it could.
+        problem: the reason why nothing could be compared; "" for none.
     """
 
     name: str
@@ -36,11 +36,11 @@ class ArrayProof(Record, frozen=True):
 
     @property
     def is_ok(self) -> bool:
-        """Whether every byte is proved."""
+        """True if every byte is proved."""
         return not self.problem and self.proved_bytes == self.nbytes
 
     def sentences(self) -> Iterator[str]:
-        """What is not proved, and what to do, a sentence each."""
+        """Sentences about unproved bytes, each with the remedy."""
         if self.problem:
             yield f"{self.name!r} {self.problem}"
         if self.different_bytes:
@@ -57,12 +57,12 @@ class ArrayProof(Record, frozen=True):
 
 
 class ProofReport(Record, frozen=True):
-    """Which bytes of live arrays are those of an identity, in this process.
+    """The result of ``reshard.prove`` in this process: the bytes of live arrays that are those of an identity.
 
     Attributes:
         root: of the identity.
         tensors: in the order of the tree.
-        absent: how many tensors of the identity have no array here.
+        absent: the number of the identity's tensors without an array here.
         seconds: wall time.
     """
 
@@ -73,12 +73,12 @@ class ProofReport(Record, frozen=True):
 
     @property
     def is_ok(self) -> bool:
-        """Whether every byte of every array in this process is proved; tensors without an array do not count."""
+        """True if every byte of every array in this process is proved; tensors without an array do not count."""
         return all(tensor.is_ok for tensor in self.tensors)
 
     @property
     def has_differences(self) -> bool:
-        """Whether something is not what the identity says: other bytes, another shape or dtype, or a name that it lacks."""
+        """True if something contradicts the identity: other bytes, another shape or dtype, or a name that it lacks."""
         return any(tensor.problem or tensor.different_bytes for tensor in self.tensors)
 
     @property
@@ -88,12 +88,12 @@ class ProofReport(Record, frozen=True):
 
     @property
     def proved_bytes(self) -> int:
-        """How many of them are those of the identity."""
+        """The number of these bytes that are those of the identity."""
         return sum(tensor.proved_bytes for tensor in self.tensors)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What is not proved, and what to do, a sentence each."""
+        """Sentences about unproved bytes, each with the remedy."""
         return tuple(said for tensor in self.tensors for said in tensor.sentences())
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Refuses calls that need jax where it is not installed."""
+"""Refuses calls that need jax if it is not installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reshard.version import how_to_install
 
 
 def check_jax(what: str) -> None:
-    """Raises MissingPackageError, which says what needs jax, where it is not installed."""
+    """Raises MissingPackageError if jax is not installed; ``what`` names the call that needs it."""
     if find_spec("jax") is None:
         raise MissingPackageError(
             f"{what} needs jax, which is not installed; {how_to_install('jax')}"

@@ -1,4 +1,4 @@
-"""Layouts that are given beside a tree, to be recorded for numpy arrays.
+"""Layouts that a caller gives for the numpy arrays of a tree, to be recorded.
 
 A jax array has its own layout, even on one device; a layout given for it must be equal.
 """

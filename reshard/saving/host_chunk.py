@@ -97,7 +97,7 @@ def _is_one(found: list[ChunkPart], box: Box, stored: tuple[int, ...]) -> bool:
 
 
 def _is_run(shard: DeviceShard, local: Box) -> bool:
-    """Whether the elements are contiguous in the shard's memory."""
+    """True if the elements are contiguous in the shard's memory."""
     data = shard.data
     if data is None:
         return True
@@ -113,7 +113,7 @@ def _stored_shape(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def on_host(data: Any) -> bool:
-    """Whether numpy sees the elements without a copy."""
+    """True if numpy sees the elements without a copy."""
     import numpy as np
 
     if isinstance(data, np.ndarray):

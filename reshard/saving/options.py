@@ -25,13 +25,13 @@ STEP_ITEM = "default"
 
 
 class SaveOptions(Struct, frozen=True):
-    """How to save.
+    """The options of a save, checked.
 
     Attributes:
-        max_memory: bytes of the chunks that are on their way to disk.
+        max_memory: most bytes of chunks on their way to disk.
         workers: threads that write.
         chunk_bytes: chunks above this are subdivided.
-        timeout_s: how long the processes of a group wait for each other at each step.
+        timeout_s: seconds that the processes of a group wait for each other at each step.
         chunks_for: layouts of later readers, whose shards should be whole chunks.
         item: the tree's item and its folder; "" for a tree without an item.
         traits: of the place of the target.

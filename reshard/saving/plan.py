@@ -1,4 +1,4 @@
-"""Plans a save: the tensors, their chunks, and which chunks this process writes.
+"""Plans a save: the tensors, their chunks, and the chunks that this process writes.
 
 A save is an Orbax checkpoint; ``convert`` makes other formats of it.
 """
@@ -35,7 +35,7 @@ class SavePlan(Struct, frozen=True):
 
     Attributes:
         target: the whole checkpoint.
-        files: what it is made of.
+        files: its files.
         tensors: live tensors by name, with the data that this process has.
         chunks: the chunks that this process writes.
         need_bytes: memory that the largest chunk of each tensor takes, by name.
@@ -75,7 +75,7 @@ def plan_save(
 ) -> SavePlan:
     """Plans a save; nothing is written and no element is copied.
 
-    ``own``: the arrays of which every process has a copy of its own.
+    ``own``: names of arrays that every process has as a copy of its own.
 
     Raises TreeError, LayoutError, PlanError or FormatError, naming the tensors, for a tree or layout that cannot
     be saved; MemoryBudgetError if a single chunk does not fit into ``max_memory``.
@@ -99,7 +99,7 @@ def plan_save(
 
 
 def live_tensors(leaves: Sequence[LiveLeaf], own: Collection[str]) -> list[LiveTensor]:
-    """The tensors among the leaves; of those in ``own`` every process has a copy.
+    """The tensors among the leaves; every process has its own copy of those in ``own``.
 
     Raises TreeError, naming the arrays whose sharding does not cut them into boxes.
     """

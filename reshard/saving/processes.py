@@ -2,13 +2,13 @@
 
 Messages go through the key-value store of jax's coordination service, to which every process of
 ``jax.distributed`` is connected. It needs no device, so it works from a background thread while
-the devices compute. jax has no public name for its client; only this module knows where it is.
+the devices compute. jax has no public name for its client; only this module uses the private one.
 
 Every step of a save is one exchange: each process posts its result, or its error, and reads the posts of all
 others. No process waits longer than ``timeout_s`` for another.
 
-Which processes have each array is agreed on by all of them, since none can tell it alone. An array on devices of one process
-only may be a pipeline stage, of which the other processes have no element, or a copy that every process has of its own. In the
+All processes together find out which of them have each array, since none can tell it alone. An array on devices of one process
+only may be a pipeline stage, without elements in the other processes, or a copy that every process has of its own. In the
 process with the devices both look alike.
 """
 
@@ -58,12 +58,12 @@ class ProcessGroup(Protocol):
         """Runs ``work`` here, and returns the results of all processes, in their order.
 
         Raises this process's own error, else that of the first other process, naming that process, in the same class.
-        ``settle``: its own error only when the others have ended their work too, or took too long.
+        ``settle``: raise its own error only after the others have ended their work too, or took too long.
         """
         ...
 
     def settled(self, step: str) -> bool:
-        """Whether all other processes have ended their work of a step."""
+        """True if all other processes have ended their work of a step."""
         ...
 
 
@@ -122,7 +122,7 @@ class DistributedGroup(Struct, frozen=True):
         return [message[1:] for message in found]
 
     def settled(self, step: str) -> bool:
-        """Whether every other process has posted its result of the step."""
+        """True if every other process has posted its result of the step."""
         try:
             for key in self._ends(step):
                 self.client.key_value_try_get_bytes(key)
@@ -257,7 +257,7 @@ def local_placements(leaves: Sequence[LiveLeaf]) -> bytes:
 
 
 def own_copies(posted: Sequence[bytes]) -> frozenset[str]:
-    """The arrays of which every process has a copy of its own.
+    """The arrays that every process has as a copy of its own.
 
     Args:
         posted: the ``local_placements`` of all processes, in their order.

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 class _Node(Struct, frozen=True):
-    """A node of which this process has elements.
+    """A node with elements in this process.
 
     Attributes:
-        held: how many.
+        held: the number of these elements.
     """
 
     number: int
@@ -74,7 +74,7 @@ def _proof(tensor: LiveTensor, expected: WeightsIdentity) -> ArrayProof:
 
 
 def _problem(tensor: LiveTensor, recorded: TensorIdentity) -> str:
-    """Why an array cannot be compared with a tensor of an identity; "" where it can."""
+    """The reason why an array cannot be compared with a tensor of an identity; "" if it can."""
     is_key = tensor.leaf.meta.get("ext_metadata") is not None
     dtype = key_implementation(tensor.leaf) if is_key else tensor.dtype
     if (dtype, tensor.shape) != (recorded.dtype, recorded.shape):
@@ -102,7 +102,7 @@ def _compared(tensor: LiveTensor, nbytes: int, tree: LeafTree, kept: bytes) -> A
 
 
 def _nodes(tensor: LiveTensor, tree: LeafTree, level: int) -> Iterator[_Node]:
-    """The nodes of a level of which this process has elements, each once."""
+    """The nodes of a level with elements in this process, each once."""
     grid = tree.level_grid(level)
     local = [shard.box for shard in tensor.shards if shard.data is not None]
     indices = dict.fromkeys(i for box in local for i in product(*grid.overlapping(box)))

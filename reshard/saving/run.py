@@ -42,10 +42,10 @@ class OpenSave(Struct):
     """A save that is planned and begun.
 
     Attributes:
-        place: what will appear.
+        place: the checkpoint that will appear.
         transaction: of process 0, which alone has it.
         closing: gives the target back.
-        is_written: whether every process has written its chunks.
+        is_written: True once every process has written its chunks.
         put: the version of each metadata file that process 0 has put into a bucket, by its path.
     """
 
@@ -60,7 +60,7 @@ class OpenSave(Struct):
 
     @property
     def settles(self) -> bool:
-        """Whether this process waits for the others after an error of its own, since they write to the target's own name."""
+        """True if this process waits for the others after an error of its own, since they write to the target's own name."""
         return self.transaction is not None and not self.place.traits.renames
 
 
@@ -97,8 +97,8 @@ def open_save(
     """Begins the transaction of the target, or refuses the target; no chunk is written yet.
 
     With ``step`` the target is the folder of a training run. Only process 0 looks up how its steps are named,
-    since the others may see an older state of a shared folder. In a bucket a checkpoint that is overwritten is gone
-    from here on.
+    since the others may see an older state of a shared folder. In a bucket an overwritten checkpoint is gone from
+    here on.
     """
     closing = ExitStack()
     held: list[Transaction] = []
@@ -151,10 +151,10 @@ def finish_save(opened: OpenSave) -> None:
 
 @contextmanager
 def _given_back(opened: OpenSave) -> Iterator[None]:
-    """At the end the target is given back, and what is not published is removed.
+    """Gives the target back at the end, and removes unpublished output.
 
-    Where another process may still write to the target's own name, it stays, marked as unfinished, for the next save to
-    remove: what is written behind a removal would be nobody's.
+    If another process may still write to the target's own name, the output stays, marked as unfinished, for the next save to
+    remove: files that are written after a removal would belong to no save.
     """
     with opened.closing:
         try:
@@ -195,7 +195,7 @@ def _check_space(place: Location, plan: SavePlan, options: SaveOptions) -> None:
 
 
 def _write(opened: OpenSave) -> bytes:
-    """Writes this process's chunks; what it adds to the tensors' digests and to the sum of what is put, as JSON."""
+    """Writes this process's chunks; returns its contributions to the tensors' digests and to the sum of puts, as JSON."""
     plan = opened.plan
     if opened.transaction is not None:
         prepare_files(plan.files, recording_versions(opened.transaction.root, opened.put))
@@ -210,7 +210,7 @@ def _write(opened: OpenSave) -> bytes:
 
 
 def _digests(plan: SavePlan, parts: list[Mapping[str, Any]]) -> dict[str, str]:
-    """Each tensor's digest, from what every process has added."""
+    """Each tensor's digest, from the contributions of all processes."""
     sums = dict.fromkeys(plan.target.tensors, 0)
     for part in parts:
         for name, value in part["sums"].items():
@@ -227,7 +227,7 @@ def _publish(opened: OpenSave, written: list[bytes]) -> bytes:
         parts = [json.loads(part) for part in written]
         chunks = [int(part["put"], 16) for part in parts]
         if not opened.place.traits.renames:
-            # Metadata that is put where a CheckpointManager has deleted the rest would look like a target.
+            # Metadata that is put after a CheckpointManager has deleted the rest would look like a target.
             check_saved(plan, transaction.root, chunks, opened.put)
         root = recording_versions(transaction.root, opened.put)
         transaction.mark(finish_files(plan.files, root, _digests(plan, parts), ()))

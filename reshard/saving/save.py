@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reshard.saving.run import OpenSave
 
 TIMEOUT_S = 1800.0
-"""How long the processes of a group wait for each other at each step."""
+"""Seconds that the processes of a group wait for each other at each step."""
 
 
 class SaveHandle:
@@ -47,7 +47,7 @@ class SaveHandle:
             raise self._error
 
     def done(self) -> bool:
-        """Whether the save has ended, with or without an error."""
+        """True once the save has ended, with or without an error."""
         return self._thread is None or not self._thread.is_alive()
 
     def _finish(self) -> None:
@@ -82,8 +82,8 @@ def save(
 ) -> SaveHandle | None:
     """Saves a tree of live arrays as an Orbax checkpoint, which appears whole or not at all.
 
-    Replicas are written once, each chunk by a process that has it. ``slices.json`` records which process had which
-    slice, and a digest of every tensor. Under ``jax.distributed`` every process calls it, with the same arguments and a
+    Replicas are written once, each chunk by a process that has it. ``slices.json`` records the slices of each
+    process, and a digest of every tensor. Under ``jax.distributed`` every process calls it, with the same arguments and a
     path in a bucket or on a file system that all share.
 
     Args:
@@ -106,15 +106,15 @@ def save(
             ``wait=False`` the copies of arrays on devices come on top.
         workers: threads that write; the default is the number of processors, at least 2 and at most 16, and for a bucket up
             to 12 where ``max_memory`` has 64 MiB for each.
-        ocdbt: whether to write one OCDBT database instead of plain files; only for a single process, and not in a bucket.
+        ocdbt: write one OCDBT database instead of plain files; only for a single process, and not in a bucket.
         style: ``"v0"`` or ``"v1"``, Orbax's names of the two forms of a checkpoint.
-        overwrite: whether an existing checkpoint may be replaced; in a bucket it is gone as soon as the save begins.
+        overwrite: replace an existing checkpoint; in a bucket it is gone as soon as the save begins.
         timeout: seconds that the processes of a group wait for each other at each step.
 
     Raises TreeError, naming every leaf that cannot be saved; LayoutError; PlanError;
     MemoryBudgetError; MissingPackageError without jax; TargetExistsError, also for an existing step;
-    StorageError if the file system or the bucket refuses, and in a process that was forked after a bucket was used. After any
-    error nothing unfinished is taken for a checkpoint at ``path``.
+    StorageError if the file system or the bucket refuses, and in a process that was forked after a bucket was used. After an
+    error readers never take unfinished output at ``path`` for a checkpoint.
 
     >>> save("run", state, step=5)  # doctest: +SKIP
     """

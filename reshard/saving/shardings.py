@@ -1,4 +1,4 @@
-"""How a jax array is sharded: the processes that have each box, and the sharding that a checkpoint records."""
+"""The sharding of a jax array: the processes that have each box, and the sharding that a checkpoint records."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ArraySharding(Struct, frozen=True):
 def array_sharding(
     sharding: jax.sharding.Sharding, shape: tuple[int, ...], recorded: jax.sharding.Sharding
 ) -> ArraySharding:
-    """The boxes that ``sharding`` gives an array of ``shape``, and the layout of ``recorded``, which is recorded.
+    """The boxes that ``sharding`` gives an array of ``shape``, and the layout of ``recorded``.
 
     The two shardings differ for PRNG keys: that of the keys is recorded, that of their data gives the boxes.
 
@@ -119,7 +119,7 @@ def _equivalent(boxes: Mapping[Any, Box], ordered: Sequence[Box]) -> str | None:
 
 
 def sharding_problem(sharding: jax.sharding.Sharding | None) -> str:
-    """Why an array with this sharding cannot be saved; "" if it can."""
+    """The reason why an array with this sharding cannot be saved; "" if it can."""
     try:
         _layout(sharding) if sharding is not None else None
     except LayoutError as error:

@@ -24,7 +24,7 @@ from reshard.saving.tree import LiveLeaf
 from reshard.variables.sharded.variable import ShardedVariable
 
 FIRST = (0,)
-"""The holder of data of which every process has a copy: process 0 writes it."""
+"""The holder of data that every process has a copy of: process 0 writes it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _from_jax(leaf: Leaf, array: Any, *, is_own: bool) -> LiveTensor:
 
 
 def data_and_sharding(array: Any, *, is_key: bool) -> tuple[Any, ArraySharding]:
-    """The array (for PRNG keys, their data), and how it is sharded."""
+    """The array (for PRNG keys, their data), and its sharding."""
     import jax
 
     data = jax.random.key_data(array) if is_key else array

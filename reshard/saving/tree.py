@@ -32,7 +32,7 @@ class LiveLeaf(Struct, frozen=True):
 
 
 class _Value(Struct, frozen=True):
-    """The value of a leaf: its metadata and array, or why it cannot be saved."""
+    """The value of a leaf: its metadata and array, or the reason why it cannot be saved."""
 
     meta: Mapping[str, Any]
     array: Any = None
@@ -257,7 +257,7 @@ def _array_like(value: Any) -> _Value:
 
 
 def _made(value: Any, make: Callable[[], Any], kind: type) -> _Value:
-    """The array that an object converts itself to; the object's code may raise any exception."""
+    """The array to which an object converts itself; the object's code may raise any exception."""
     try:
         array = make()
     except Exception as error:  # noqa: BLE001  reported for the leaf

@@ -55,7 +55,7 @@ class ChunkWriter:
     """Writes chunks below ``root`` and adds up their digests; safe from any thread.
 
     Attributes:
-        put_sum: of the objects that it put into a bucket, as ``put_mark`` counts each.
+        put_sum: exclusive or of ``put_mark`` over the objects that it put into a bucket.
     """
 
     def __init__(self, plan: SavePlan, root: str, max_memory: int, writeback: Writeback) -> None:
@@ -86,7 +86,7 @@ class ChunkWriter:
             self.put_sum ^= put
 
     def _store(self, own: OwnChunk, encoded: tuple[bytes | memoryview, ...]) -> int:
-        """Stores an encoded chunk; what it adds to ``put_sum``."""
+        """Stores an encoded chunk; returns its addition to ``put_sum``."""
         files = self._plan.files
         places, put = files.places(own.name, own.index), 0
         if files.database is not None:
@@ -169,14 +169,14 @@ class _Threads:
 
 
 def put_mark(file: str, version: str) -> int:
-    """What an object adds to the sum (by exclusive or): a hash of its path below the root and its version."""
+    """An object's addition to the sum (by exclusive or): a hash of its path below the root and its version."""
     return int.from_bytes(blake2b(f"{file}\0{version}".encode(), digest_size=8).digest(), "big")
 
 
 def check_saved(
     plan: SavePlan, root: Location, put_sums: Iterable[int], metadata: Mapping[str, str]
 ) -> None:
-    """Raises StorageError, naming a tensor and its chunk where one is gone, unless ``root`` has everything as it was put.
+    """Raises StorageError unless ``root`` has everything as it was put; a missing chunk is named with its tensor.
 
     Args:
         put_sums: of every process that put chunks.

@@ -1,4 +1,4 @@
-"""SHA-256 of each tensor's row-major bytes, for checkers that know no tree."""
+"""SHA-256 of each tensor's row-major bytes, for checkers without tree hashes."""
 
 from __future__ import annotations
 

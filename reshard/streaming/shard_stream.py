@@ -47,7 +47,7 @@ class ShardStream:
         names: of its tensors, in the order of their bytes.
         header: the bytes before those of the tensors.
         nbytes: size of the whole file.
-        missing_chunks: how many of the chunks that it needs are not stored; the fill value is taken in their place.
+        missing_chunks: the number of its chunks that are not stored; the fill value is taken in their place.
         state: a digest; the same state means the same bytes.
     """
 
@@ -137,7 +137,7 @@ class ShardPart(Struct, frozen=True):
     Attributes:
         name: in the shard.
         box: in the coordinates of the full tensor.
-        saturate: whether the cast clips values to the largest finite one.
+        saturate: True if the cast clips values to the largest finite one.
     """
 
     name: str

@@ -40,7 +40,7 @@ class TensorStream:
         dtype: of the streamed elements.
         digest: CRC-64/NVME of the bytes, 16 hex digits, if the checkpoint recorded one and the stream is a whole tensor
             in its stored dtype; else None.
-        missing_chunks: how many chunks of the box are not stored; the fill value is taken in their place.
+        missing_chunks: the number of the box's chunks that are not stored; the fill value is taken in their place.
         state: digest of the request and of the places of its bytes; the same state means the same bytes.
     """
 
@@ -165,11 +165,11 @@ _NOT_STORED = " not stored"
 
 
 class StoredState(Struct, frozen=True):
-    """Where the bytes of a box are.
+    """The state of a box's bytes: a digest of their places, and the chunks that are not stored.
 
     Attributes:
         digest: of the request, and of the files and offsets of its bytes, 32 hex digits.
-        missing_chunks: how many of its chunks are not stored.
+        missing_chunks: the number of its chunks that are not stored.
     """
 
     digest: str
@@ -179,8 +179,8 @@ class StoredState(Struct, frozen=True):
 def stored_state(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> StoredState:
     """The state of a box now.
 
-    A local file is identified by its name, size and modification time (ns), one in a bucket by its version. Raises StorageError if a file cannot
-    be looked at, CorruptError if a chunk is missing that must be there.
+    A local file is identified by its name, size and modification time (ns), one in a bucket by its version. Raises StorageError if the
+    status of a file cannot be read, CorruptError if a required chunk is missing.
     """
     found, missing = hashlib.sha256(), 0
     for line in _lines(reader, stored, box, dtype):

@@ -1,6 +1,6 @@
-"""The object that each command prints with ``--json``, and that the service answers with.
+"""The JSON objects of commands with ``--json`` and of the service's answers.
 
-``docs/reference/json-output.md`` lists their members. Sizes are bytes, times seconds; unknown values are null.
+``docs/reference/json-output.md`` lists their members. Sizes are in bytes, times in seconds; unknown values are null.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run_steps(run: str, steps: Sequence[StepInfo]) -> Document:
 
 
 def answer_of(command: str, document: Struct) -> Document:
-    """The object of a command, made of the document that it shows."""
+    """The object of a command, made from its document."""
     answer = {"command": command, **values(document)}
     if "plans" in answer:
         answer["plans"] = [{"command": command, **plan} for plan in answer["plans"]]
@@ -76,7 +76,7 @@ def answer_of(command: str, document: Struct) -> Document:
 
 
 def content_document(info: CheckpointInfo) -> Inspection:
-    """What ``inspect`` shows."""
+    """The document of ``inspect``."""
     return info._document()
 
 
@@ -88,14 +88,14 @@ def inspection(info: CheckpointInfo) -> Document:
 def plan_document(
     planned: ConversionPlan, with_shares: bool, time: TimePlan | None = None, **link: float
 ) -> PlanAnswer:
-    """What ``plan`` shows; ``link`` is what ``RequestPlan.seconds`` takes. ``time`` is there only if it was asked for."""
+    """The document of ``plan``; ``link`` has arguments of ``RequestPlan.seconds``, ``time`` is given only if asked for."""
     return planned._document(with_shares, time, **link)
 
 
 def plans_document(
     planned: MultiConversionPlan, with_shares: bool, time: TimePlan | None = None, **link: float
 ) -> MultiPlanAnswer:
-    """What ``plan`` with ``--target`` shows."""
+    """The document of ``plan`` with ``--target``."""
     return planned._document(with_shares, time, **link)
 
 
@@ -187,9 +187,9 @@ def identify(found: Identification) -> Document:
 
 
 def recorded_identity(path: str) -> Document | None:
-    """The root and the signers that lie beside weights, for pages: recorded, and not verified. None where there is no identity.
+    """The root and the signers recorded beside weights, for pages; not verified. None without an identity.
 
-    ``root`` is null where ``identity.json`` cannot be read; ``problem`` says why it, or the signature, cannot.
+    ``root`` is null if ``identity.json`` cannot be read; ``problem`` says why it, or the signature, cannot.
     """
     from reshard.errors import ReshardError
     from reshard.identity.envelope import recorded_signers

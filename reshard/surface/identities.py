@@ -1,4 +1,4 @@
-"""Identities of weights, and the proofs of slices, for those who send or receive slices."""
+"""Identities of weights and proofs of slices, for programs that send or receive slices."""
 
 from __future__ import annotations
 

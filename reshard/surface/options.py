@@ -1,4 +1,4 @@
-"""The options of a conversion: names, texts and checks, as they are declared once."""
+"""The options of a conversion: names, texts and checks, each declared once."""
 
 from __future__ import annotations
 

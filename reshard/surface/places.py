@@ -1,4 +1,4 @@
-"""Where checkpoints are: locations, which of them hold committed checkpoints, and the removal of a finished output."""
+"""Places of checkpoints: locations, a test for committed checkpoints, and the removal of a finished output."""
 
 from __future__ import annotations
 

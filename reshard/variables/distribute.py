@@ -56,7 +56,7 @@ def distribute_tensor(tensor: Any, layout: TensorLayout | Sharding) -> jax.Array
 
 
 def on_devices(layout: TensorLayout) -> TensorLayout:
-    """The layout with a mesh that has devices: its own, else all of ``jax.devices()`` in their order.
+    """The layout over a mesh with devices: its own, else all of ``jax.devices()`` in their order.
 
     Raises LayoutError without a mesh, and if the mesh needs another number of devices.
     """

@@ -1,4 +1,4 @@
-"""Compares checkpoints by the digests of their tensors, whatever their mesh, chunks or codec, and by leaves that are not tensors."""
+"""Compares checkpoints of any mesh, chunks or codec by the digests of their tensors, and by leaves that are not tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compare_stored(
     leaves.
 
     Args:
-        pairing: which tensors to compare, and which of them after a cast; None for leaves of the same name.
+        pairing: the tensors to compare, and their casts; None for leaves of the same name.
     """
     pairing = pair_by_name(a) if pairing is None else pairing
     leaves = _other_leaves(a, b, pairing)
@@ -61,7 +61,7 @@ class _Digests(Struct, frozen=True):
     """The digests of both checkpoints, by A's names; ``in_b`` is by B's.
 
     Attributes:
-        unlike: how a pair differs before it is read; "" if it does not.
+        unlike: the difference of a pair that is known before reading; "" for none.
         in_a: digests, after the cast if there is one.
         damaged: the errors of reading.
     """
@@ -109,7 +109,7 @@ def _not_as_recorded(reader: Reader, found: Mapping[str, str]) -> dict[str, str]
 def _verdicts(
     a: Reader, b: Reader, pairing: Pairing, found: _Digests, leaves: Sequence[LeafDiff]
 ) -> Iterator[TensorVerdict]:
-    """The verdicts of all tensors but those of which the other side has another leaf."""
+    """The verdicts of all tensors, except for names at which the other side has another leaf."""
     as_leaves = {leaf.source for leaf in leaves}
     for name, partner in pairing.names_in_b.items():
         if name in as_leaves:
@@ -164,7 +164,7 @@ _OTHER_CAST = "the stored bits differ from the result of the cast"
 
 
 def _unlike(a: StoredTensor, b: StoredTensor, cast: Cast | None) -> str:
-    """How two tensors differ before a byte is read; "" if they do not."""
+    """The difference of two tensors that is known before reading; "" for none."""
     if a.spec.shape != b.spec.shape:
         return f"shape {list(a.spec.shape)} in A, {list(b.spec.shape)} in B"
     if a.is_key != b.is_key:
@@ -229,7 +229,7 @@ class AllLeaves(Struct, frozen=True):
     """Every leaf of a checkpoint by name, tensors included.
 
     Attributes:
-        only_tensors: whether the format has no place for other leaves.
+        only_tensors: True if the format has no place for other leaves.
     """
 
     tensors: Mapping[str, StoredTensor]
@@ -242,7 +242,7 @@ class AllLeaves(Struct, frozen=True):
         return cls(reader.tensors, leaves, holds_only_tensors(reader))
 
     def is_other(self, name: str | None) -> bool:
-        """Whether there is a leaf of this name that is not a tensor."""
+        """True if there is a leaf of this name that is not a tensor."""
         return name in self.leaves and name not in self.tensors
 
     def what(self, name: str | None) -> str | None:
@@ -261,11 +261,11 @@ class AllLeaves(Struct, frozen=True):
 def compare_others(
     a: AllLeaves, b: AllLeaves, names_in_b: Mapping[str, str], names: Iterable[str]
 ) -> Iterator[LeafDiff]:
-    """The leaves of which at least one side is no tensor: those of A in its order, then those that only B has.
+    """The leaves that are not a tensor on at least one side: those of A in its order, then those that only B has.
 
     Args:
         names_in_b: the name in B of each leaf of A that B should have, tensors included.
-        names: those of B that are compared.
+        names: names of the leaves of B to compare.
     """
     for name, partner in names_in_b.items():
         if a.is_other(name) or b.is_other(partner):

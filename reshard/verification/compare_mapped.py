@@ -1,4 +1,4 @@
-"""Compares a checkpoint with what a map makes of another one."""
+"""Compares a checkpoint with the result of applying a map to another one."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def compare_mapped(
     progress: Callable[[Progress], None] | None,
     map_from: RulesFrom,
 ) -> Verification:
-    """Compares each tensor of B with what the map makes of A, and tied tensors of A with each other.
+    """Compares each tensor of B with the map's result for A, and tied tensors of A with each other.
 
-    Raises PlanError where the map does not fit A.
+    Raises PlanError if the map does not fit A.
     """
     mapping, dropped = mapped_tensors(a, given, changes)
     damage: dict[str, str] = {}
@@ -60,10 +60,10 @@ def compare_mapped(
 
 
 class _MadeDigests(Struct, frozen=True):
-    """Digests of what a map makes, and of what it is made of, 16 hex digits.
+    """Digests of a map's results and of their sources, 16 hex digits.
 
     Attributes:
-        sources: of the tensors that are taken whole and once, by name.
+        sources: of the tensors that the map takes whole and once, by name.
     """
 
     made: Mapping[str, str]
@@ -76,7 +76,7 @@ def _made_digests(
     limits: Limits,
     progress: Callable[[Progress], None] | None,
 ) -> _MadeDigests:
-    """Reads the source once, as far as the memory allows, and takes the digest of each tensor that the map makes.
+    """Reads the source once, as far as the memory allows, and computes the digest of each tensor that the map makes.
 
     Nothing is written. Raises the errors of ``make_tensors``.
     """
@@ -94,7 +94,7 @@ def _in_chunks(made: MappedTensor) -> MappedTensor:
 
 
 def _unlike(made: MappedTensor, b: Reader) -> str:
-    """How a tensor of B differs before a byte is read; "" if it does not."""
+    """The difference of a tensor of B that is known before reading; "" for none."""
     expected, spec = made.spec, b.tensors[made.spec.name].spec
     if expected.shape != spec.shape:
         return f"the map makes shape {list(expected.shape)}, B has {list(spec.shape)}"
@@ -104,7 +104,7 @@ def _unlike(made: MappedTensor, b: Reader) -> str:
 
 
 def _changed(a: Reader, seen: Mapping[str, str]) -> Iterator[str]:
-    """Tensors of A whose bytes are not those that A recorded."""
+    """Tensors of A whose bytes differ from A's record."""
     for name, digest in seen.items():
         recorded = a.tensors[name].digest
         if recorded not in (None, digest):

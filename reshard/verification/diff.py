@@ -1,4 +1,4 @@
-"""Compares two checkpoints element by element, whatever their meshes and chunks.
+"""Compares two checkpoints of any meshes and chunks element by element.
 
 A tensor is split into blocks at the chunk edges that both sides share. Each block reads its chunks once if the budget
 allows (see ``pair_plan``), fills bands of both sides, and compares them (see ``elements``)::
@@ -100,7 +100,7 @@ def _matched(name: str, a: Reader, b: Reader) -> TensorPair | None:
 
 
 def _unlike(a: StoredTensor, b: StoredTensor) -> str:
-    """Why elements cannot be compared one by one; "" if they can."""
+    """The reason why elements cannot be compared one by one; "" if they can."""
     if a.spec.shape != b.spec.shape:
         return f"shape {list(a.spec.shape)} in A, {list(b.spec.shape)} in B"
     if a.is_key != b.is_key:

@@ -1,4 +1,4 @@
-"""The report of ``diff``: whether each tensor and leaf differs, and by how much."""
+"""The report of ``diff``: the differences of each tensor and leaf, and their sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LeafStatus = Literal[DiffStatus, "no place in A", "no place in B"]
 
 
 class TensorDiff(Record, frozen=True):
-    """How a tensor of A differs from that of B.
+    """The difference between a tensor of A and that of B.
 
     ``elements`` and the attributes after it are None if elements were not compared: a tensor is missing,
     the shapes differ, or only one tensor is a PRNG key.
@@ -27,9 +27,9 @@ class TensorDiff(Record, frozen=True):
         detail: a difference other than in elements, in words.
         compared_as: the type in which values are compared; it represents both dtypes exactly: "bits" for
             PRNG keys, "integers" (of any size), "float64" or "complex128".
-        elements: how many elements differ: in their bits if the dtypes are equal, else in their values.
-        nonfinite: how many of the differing elements are NaN or infinite in A or in B.
-        nans_a, nans_b, infinities_a, infinities_b: how many of all elements are NaN, or infinite.
+        elements: the number of elements that differ: in their bits if the dtypes are equal, else in their values.
+        nonfinite: the number of differing elements that are NaN or infinite in A or in B.
+        nans_a, nans_b, infinities_a, infinities_b: the numbers of elements that are NaN, or infinite.
         largest: the largest ``|a - b|`` over finite elements; None if no finite elements differ, and for keys.
         index: the first element, in row-major order, with that difference; without one, the first that differs.
         relative: ``‖a - b‖₂ / ‖a‖₂`` over the elements that are finite in A and in B; 0.0 if none of
@@ -56,7 +56,7 @@ class TensorDiff(Record, frozen=True):
 
     @property
     def is_difference(self) -> bool:
-        """Whether the tensor differs, or is on one side only."""
+        """True if the tensor differs, or is on one side only."""
         return self.status != "equal"
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class LeafDiff(Record, frozen=True):
 
     @property
     def is_difference(self) -> bool:
-        """Whether the leaf differs, or is on one side only though the other has a place for it."""
+        """True if the leaf differs, or is on one side only though the other has a place for it."""
         return self.status in ("different", "only in A", "only in B")
 
     def __repr__(self) -> str:
@@ -120,13 +120,13 @@ def _not_compared(full: str, lacking: str, names: Sequence[str]) -> str:
 
 
 class DiffReport(Record, frozen=True):
-    """How two checkpoints differ.
+    """The differences of two checkpoints.
 
     Attributes:
         tensors: by name, those of A in its order, then those that only B has.
         leaves: the same for strings, None, empty containers, and leaves that are a tensor in only one of the two.
         seconds: wall time.
-        warnings: one sentence each for leaves that are not compared, and for what a checkpoint lacks or leaves out.
+        warnings: one sentence each for leaves that are not compared, and for parts that a checkpoint lacks or leaves out.
     """
 
     a: str

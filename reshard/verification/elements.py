@@ -1,4 +1,4 @@
-"""Compares the elements of two tensors: how many differ, the largest difference, the sums for the norm.
+"""Compares the elements of two tensors: the number that differ, the largest difference, the sums for the norm.
 
 Two tensors of the same dtype are compared bit by bit. If dtypes differ, values are compared in a type that represents
 both exactly. Integers and bools are compared as integers of any size. Integers and floating point are compared as
@@ -38,14 +38,14 @@ SLAB_ELEMENTS = 16 << 10
 """Elements of a slab: few enough that its temporaries stay in cache."""
 
 COMPARE_BYTES = 4 << 20
-"""Temporaries of one slab, whatever the dtypes (measured)."""
+"""Temporaries of one slab, for any dtypes (measured)."""
 
 _UNIT = 2400
 """Sums are in units of 2 ** -_UNIT, which is less than the square of the smallest float64."""
 
 
 class Comparing(Struct, frozen=True):
-    """How elements of two dtypes are compared.
+    """The comparison of elements of two dtypes.
 
     Attributes:
         a, b: names of the dtypes.
@@ -274,9 +274,9 @@ class Differences(Struct, frozen=True):
     """The differences of some elements; ``x + y`` is the result for both parts, in any order.
 
     Attributes:
-        elements: how many differ.
-        nonfinite: how many of the differing elements are NaN or infinite on at least one side.
-        nans, infinities: how many of all elements are NaN, or infinite, in A and in B.
+        elements: the number that differ.
+        nonfinite: the number of differing elements that are NaN or infinite on at least one side.
+        nans, infinities: the numbers of elements that are NaN, or infinite, in A and in B.
         largest: the largest absolute difference; None if no two finite elements differ.
         at: row-major number of the element with that difference; without one, of the first that differs.
         squares: exact sum of the squared differences, in units of 2 ** -2400.

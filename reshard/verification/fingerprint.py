@@ -34,7 +34,7 @@ class Fingerprint(Record, frozen=True):
 
     Attributes:
         tensors: CRC-64/NVME of each tensor's row-major bytes, by name, 16 hex digits.
-        files: how many other files have a recorded digest.
+        files: the number of other files with a recorded digest.
         nbytes: decoded bytes of all tensors.
         written: the slices.json files that were written.
         seconds: wall time.

@@ -51,7 +51,7 @@ class TensorPair(Struct, frozen=True):
 
 
 class PairBlock(Struct, frozen=True):
-    """A block of tensor pair ``number``, and how it is streamed."""
+    """A block of tensor pair ``number``, and its plan."""
 
     number: int
     pair: Pair

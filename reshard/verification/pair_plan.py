@@ -1,4 +1,4 @@
-"""PairPlan: how a box of two tensors is streamed side by side, in bands that both sides fill.
+"""PairPlan: the plan to stream a box of two tensors side by side, in bands that both sides fill.
 
 Each side is streamed as ``stream_plan`` describes: chunks that several bands need stay open, so that
 each is decoded once. If the budget does not allow that for both sides, bands become larger, and chunks of one side, or
@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 class PairPlan(Struct, frozen=True):
-    """How a box of two tensors is streamed.
+    """The plan to stream a box of two tensors.
 
     Attributes:
         keeps_open: for each side, whether a chunk stays open until the last band that needs it.
@@ -161,7 +161,7 @@ def _within(
 
 
 def _repeats(side: Streaming) -> bool:
-    """Whether opening a chunk again for each band reads or decodes it again."""
+    """True if opening a chunk again for each band reads or decodes it again."""
     return side.stored.encoding.checksum or not is_seekable(side.stored.encoding)
 
 
@@ -187,7 +187,7 @@ def _beside(pair: Pair, decoders: Sequence[int]) -> int:
 
 
 def _passes(side: Streaming, cut: Cut) -> int:
-    """How many times each chunk is decoded or read, at most, when each band opens it again."""
+    """Most times that a chunk is decoded or read when each band opens it again."""
     shape = side.box.shape
     if cut.size(shape) >= side.box.size:
         return 1

@@ -65,7 +65,7 @@ class ComparedSide(Struct, frozen=True):
     """A checkpoint to verify.
 
     Attributes:
-        reader: None if it has a record of itself but cannot be opened; then ``damage`` says why.
+        reader: None if it has a record of itself but cannot be opened; then ``damage`` has the reason.
         files: its files, compared with its record.
         made: the source and rules of its conversion, if it recorded them.
     """
@@ -88,7 +88,7 @@ def given_rules(
     rename: PairRules | None,
     cast: CastRules | None,
 ) -> Changes | None:
-    """The rules by which the caller says that B was made of A; None if none is given."""
+    """The caller's rules by which B was made of A; None if none is given."""
     if all(rules is None for rules in (select, drop, rename, cast)):
         return None
     if not has_b:
@@ -110,9 +110,9 @@ def verify_checkpoints(
     """Compares two checkpoints, or one with its record; damage is reported, not raised.
 
     Args:
-        rules: how B was made from A. None uses the rules that B records, if B was made from A's tree.
+        rules: by which B was made from A. None uses the rules that B records, if B was made from A's tree.
         given_map: by which B was made from A. None uses the map that B records, if B was made from A's tree.
-        missing_chunks: whether chunks that are not stored are damage, or read as fill values with or without a warning.
+        missing_chunks: the treatment of chunks that are not stored: as damage, or as fill values with or without a warning.
 
     Raises PlanError if the rules do not fit A; the errors of opening a checkpoint, if it has no record of itself;
     MemoryBudgetError if the budget is too small.
@@ -217,7 +217,7 @@ def _compare_by_map(
     rules: Changes | None,
     given_map: GivenMap | None,
 ) -> Verification | None:
-    """The comparison by the given map, or by the one that B recorded, with its rules; None where there is none."""
+    """The comparison by the given map, or by the one that B recorded, with its rules; None without a map."""
     if given_map is not None:
         return compare_mapped(a, b, given_map, rules or Changes(), limits, progress, "given")
     recorded, made = _recorded_map(a, sides, rules), sides[1].made
@@ -267,7 +267,7 @@ def _open_side(
 def _opened_alone(
     chosen: CheckpointPath, *, is_file: bool
 ) -> tuple[Reader | None, tuple[FileVerdict, ...], tuple[str, ...]]:
-    """A checkpoint without files that record it; a single file may have its record within, which cannot be read then."""
+    """Opens a checkpoint without files that record it; the record within a single file may be unreadable."""
     try:
         return open_reader(chosen), (), ()
     except CorruptError as error:
@@ -287,7 +287,7 @@ def _opened(
         if isinstance(error, NotACheckpointError) and all(record.folder for record in records):
             raise  # a folder of checkpoints, not a checkpoint
         if chosen.deltas and _opened(replace(chosen, deltas=()), records)[0] is not None:
-            raise  # of the deltas, not of what the records are of
+            raise  # the fault is in the deltas; the records are of the base
         return None, (f"{chosen.path} cannot be opened as a checkpoint: {error}",)
 
 

@@ -1,4 +1,4 @@
-"""Verifies the weights of a checkpoint against a root: it is computed anew, whatever is recorded beside the weights."""
+"""Verifies the weights of a checkpoint against a root, which is computed anew even if one is recorded beside the weights."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, V
 
 
 class ExpectedRoot(Struct, frozen=True):
-    """The root that weights must have.
+    """The root that the weights must have.
 
     Attributes:
-        recorded: an identity of this root, which tells what each tensor must be; None where there is none.
-        signer: id of the key that signed it; "" where none did.
-        recorded_in: the file that records it; "" where it was given or signed.
-        is_beside: whether that file lies beside the weights.
-        said: what the signature says of the weights.
+        recorded: an identity of this root, with the expected hash of each tensor; None without one.
+        signer: id of the key that signed it; "" for none.
+        recorded_in: the file that records it; "" if it was given or signed.
+        is_beside: True if that file lies beside the weights.
+        said: the signed statement about the weights.
     """
 
     root: str
@@ -54,13 +54,13 @@ def expected_identity(
     Args:
         given: the root, an ``identity.json``, or a folder that has one; None for the checkpoint itself.
 
-    Raises MissingError where there is no identity or no signature, VerificationError where the key signed none or another root, and
+    Raises MissingError without an identity or a signature, VerificationError if the key signed none or another root, and
     the errors of reading the files.
     """
     by_root = given is not None and is_root(given.lower())
     beside = by_root or given is None
     folder = locate(chosen.path).view() if beside else folder_of_identity(str(given))
-    # This check does not need the tree. It is read so that its damage is told.
+    # This check does not need the tree. It is read so that its damage is reported.
     recorded = read_identity(folder, with_tree=(folder / TREE_NAME).exists())
     signed = None if key is None else read_signed_root(folder, key)
     if by_root:
@@ -82,7 +82,7 @@ def expected_identity(
             f"the key {key.id[:16]}… has signed the root {signed.root}, but {root} was given; check which of "
             "both you trust"
         )
-    # What is recorded tells which tensors differ; it is no evidence unless its root is the expected one.
+    # The recorded identity locates the tensors that differ; it is no evidence unless its root is the expected one.
     if recorded is not None and recorded.root != root:
         recorded = None
     said = SignedAs() if signed is None else signed.said
@@ -95,7 +95,7 @@ def verify_identity(
     limits: Limits,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
-    """Reads every tensor, computes the root, and compares it; where the expected tensors are known, it says which differ.
+    """Reads every tensor, computes the root, and compares it; names the tensors that differ if the expected ones are known.
 
     Weights that cannot be read have no root: then each tensor is compared with its record.
     """
@@ -132,7 +132,7 @@ def _verdict_of(root: str | None, expected: ExpectedRoot) -> IdentityVerdict:
 
 
 def _no_evidence(expected: ExpectedRoot) -> tuple[str, ...]:
-    """What lies beside the weights finds accidents only."""
+    """A warning that an identity beside the weights finds accidents only."""
     if not expected.is_beside:
         return ()
     return (
@@ -142,7 +142,7 @@ def _no_evidence(expected: ExpectedRoot) -> tuple[str, ...]:
 
 
 def _other_record(version: WeightsVersion | None, found: str) -> tuple[str, ...]:
-    """What the last delta says of the root is no evidence, but somebody may rely on it."""
+    """A warning if the last delta records another root: no evidence, but a reader may rely on it."""
     if version is None or version.root in (None, found):
         return ()
     return (

@@ -1,4 +1,4 @@
-"""Verifies a receipt: computes the roots of both checkpoints, and makes one of the other again by the rules that it names."""
+"""Verifies a receipt: computes the roots of both checkpoints, and applies the receipt's rules to one to get the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reshard.verification.verify_report import ReceiptVerdict, Verification
 
 
 class _Root(Struct, frozen=True):
-    """A root that was computed; None with the damage that kept it from being."""
+    """A computed root; None with the damage that prevented it."""
 
     root: str | None
     damage: tuple[str, ...] = ()
@@ -36,9 +36,9 @@ def verify_receipt(
     progress: Callable[[Progress], None] | None = None,
     missing_chunks: MissingChunks | None = None,
 ) -> Verification:
-    """Compares both roots with the receipt, and B with what its rules make of A; damage is reported, not raised.
+    """Compares both roots with the receipt, and B with the result of its rules for A; damage is reported, not raised.
 
-    Rules that do not fit A are a difference too: A is not what the receipt is of. Raises otherwise as ``verify_checkpoints``.
+    Rules that do not fit A are a difference too: the receipt is of another source. Raises otherwise as ``verify_checkpoints``.
     """
     given = (receipt.changes, missing_chunks, receipt.given_map)
     try:

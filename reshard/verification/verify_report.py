@@ -37,13 +37,13 @@ class TensorVerdict(Record, frozen=True):
             compare with; "damaged" if stored bytes cannot be read, or differ from their record.
         digest_a: CRC-64/NVME of the bytes in A, after the cast if B was cast; 16 hex digits.
         digest_b: the same of the bytes in B; without B, the digest that A recorded.
-        detail: what differs, in words.
+        detail: the difference, in words.
         source: the name in A; None for a tensor that only B has, and if there is no B.
         comparison: "cast" if A's tensor was cast from ``source_dtype`` to ``target_dtype`` and every bit of the result
             was compared with B; "computed" if a map has arithmetic for it; "exact" if every stored bit was compared.
         source_dtype: the dtype in A, for tensors that both have.
         target_dtype: the dtype in B.
-        saturate: whether the cast clipped values to the largest finite one.
+        saturate: True if the cast clipped values to the largest finite one.
     """
 
     name: str
@@ -64,19 +64,19 @@ class TensorVerdict(Record, frozen=True):
 
     @property
     def is_difference(self) -> bool:
-        """Whether the verdict counts as a difference."""
+        """True if the verdict counts as a difference."""
         return self.status in ("different", "damaged", "only in A", "only in B")
 
 
 class IdentityVerdict(Record, frozen=True):
-    """The root of the weights beside the one that was expected.
+    """The root of the weights, and the expected one.
 
     Attributes:
-        root: of the weights, computed anew, 64 hex digits; None where they cannot be read.
-        expected: that was given or signed, or that a file records.
-        signer: id of the key that signed ``expected``; None where no key was given.
-        recorded_in: the file that records ``expected``; None where the root was given or signed.
-        name, version, signed_at: what the signature says of the weights; "" where it says nothing.
+        root: of the weights, computed anew, 64 hex digits; None if they cannot be read.
+        expected: the given or signed root, or the one that a file records.
+        signer: id of the key that signed ``expected``; None without a given key.
+        recorded_in: the file that records ``expected``; None if the root was given or signed.
+        name, version, signed_at: the signed statement about the weights; "" for a fact that it lacks.
     """
 
     root: str | None
@@ -89,7 +89,7 @@ class IdentityVerdict(Record, frozen=True):
 
     @property
     def is_difference(self) -> bool:
-        """Whether the weights are others."""
+        """True if the weights have another root."""
         return self.root != self.expected
 
     def _document(self) -> VerifiedIdentity:
@@ -105,11 +105,11 @@ class IdentityVerdict(Record, frozen=True):
 
 
 class ReceiptVerdict(Record, frozen=True):
-    """The roots of both checkpoints beside those that a receipt names.
+    """The roots of both checkpoints, and those that a receipt names.
 
     Attributes:
-        source: root of A, computed anew, 64 hex digits; None where it cannot be computed.
-        expected_source: that the receipt names.
+        source: root of A, computed anew, 64 hex digits; None if it cannot be computed.
+        expected_source: the root of A that the receipt names.
         target, expected_target: the same of B.
         reshard: the version that wrote the receipt.
     """
@@ -139,18 +139,18 @@ class Verification(Record, frozen=True):
 
     Attributes:
         files: every file that was compared with a record, of A and of B.
-        damage: why a checkpoint with a record of itself could not be read; empty if it could.
+        damage: the reasons why a checkpoint with a record of itself could not be read; empty if it could.
         warnings: one sentence each.
         dropped: tensors of A that the rules leave out of B; they do not count as differences.
         rules: the rules by which B was made of A; None if tensors were compared name by name.
-        rules_from: whether the caller gave the rules or B recorded them.
+        rules_from: the origin of the rules: the caller, or B's record.
         leaves: leaves that are not a tensor on both sides: strings, None and empty containers. Empty without B: files
             hold them, and are compared with their record.
-        map_from: whether the caller gave the map by which B was made of A, or B recorded it; None without a map.
-        receipt: both roots beside those of a receipt, where one was given; ``rules`` are its rules.
-        identity: the root that was compared, where one was expected; then ``tensors`` are compared with the identity of that
-            root, if it is at hand.
-        missing_chunks: of "A" and of "B", how many chunks of each tensor are not stored and were read as fill values.
+        map_from: the origin of the map by which B was made of A: the caller, or B's record; None without a map.
+        receipt: both roots and those of the receipt, if one was given; ``rules`` are its rules.
+        identity: the compared root, if one was expected; then ``tensors`` are compared with the identity of that root, if it is
+            at hand.
+        missing_chunks: for "A" and "B", the number of chunks of each tensor that are not stored and were read as fill values.
     """
 
     a: str
@@ -213,8 +213,10 @@ class Verification(Record, frozen=True):
 
     @property
     def differences(self) -> int:
-        """Tensors, other leaves, files and roots of a receipt that differ, and checkpoints that cannot be read; of a root that was
-        expected at least one."""
+        """The number of differences: tensors, other leaves, files, roots of a receipt, and unreadable checkpoints.
+
+        At least one for weights with another root than the expected one.
+        """
         tensors = sum(v.is_difference for v in self.tensors)
         if self.identity is not None and self.identity.is_difference:
             tensors = max(1, tensors)
@@ -225,7 +227,7 @@ class Verification(Record, frozen=True):
 
     @property
     def is_compared(self) -> bool:
-        """Whether there was anything to compare with."""
+        """True if there was anything to compare with."""
         compared = self.identity is not None or any(
             t.status != "not recorded" for t in self.tensors
         )

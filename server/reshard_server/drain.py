@@ -12,7 +12,7 @@ RETRY_AFTER = "5"
 
 @dataclass(eq=False)
 class Drain:
-    """Whether the server is ending, and how many requests are open; used from its event loop.
+    """The end of the server, and the number of open requests; used from its event loop.
 
     Attributes:
         begun: set when a signal ends the server; open streams wait for this, too.

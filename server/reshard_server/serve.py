@@ -82,7 +82,7 @@ def _check(settings: Settings) -> None:
 
 
 def _check_bucket(name: str, place: Location) -> None:
-    """Raises ReshardError for settings of a bucket that cannot work. Nothing is asked of the cloud: one that is down must
+    """Raises ReshardError for settings of a bucket that cannot work. Sends no request to the cloud: one that is down must
     not keep the other roots from being served."""
     try:
         place.open().close()

@@ -97,7 +97,7 @@ def address_of(listening: socket.socket) -> str:
 
 
 SWITCH_SECONDS = 0.0005
-"""How long a thread runs before it lets others run. A query of the records switches threads a dozen times, and Python's
+"""Seconds that a thread runs before it lets others run. A query of the records switches threads a dozen times, and Python's
 default of 5 ms would add up."""
 
 

@@ -34,7 +34,7 @@ from reshard_server.worker.children import Children
 from reshard_server.worker.wording import RootNames
 
 CHECKERS = 4
-"""Threads that check the paths of new conversions; if a storage hangs, only these threads hang."""
+"""Threads that check the paths of new conversions; if a storage hangs, only they hang."""
 
 FINDERS = 48
 """Threads that look for checkpoints; more than one bucket that hangs may take (``auth.bucket_root``)."""

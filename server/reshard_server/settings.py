@@ -54,7 +54,7 @@ def _moment(value: object) -> datetime | None:
 
 
 def _place(value: object) -> Location:
-    """Where a root is; a URL's form is checked, and nothing is looked up."""
+    """The place of a root; a URL's form is checked, and nothing is looked up."""
     if not isinstance(value, str | Path | Location):
         raise ValueError("expected a folder, or a URL that begins with gs://, s3:// or az://")
     try:
@@ -64,7 +64,7 @@ def _place(value: object) -> Location:
 
 
 def _bytes(value: object) -> object:
-    """A size as people write it, such as ``512MiB``; pydantic checks anything but text."""
+    """A size in text, such as ``512MiB``; pydantic checks any other type."""
     try:
         return parse_bytes(value) if isinstance(value, str) else value
     except ReshardError as error:

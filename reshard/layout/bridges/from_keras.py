@@ -1,4 +1,4 @@
-"""Takes meshes, layouts and layout maps of Keras wherever this package's own are taken; Keras is not imported for it."""
+"""Converts meshes, layouts and layout maps of Keras in arguments to this package's own; Keras is not imported for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def is_from_keras(value: object, *kinds: str) -> bool:
-    """Whether it is an instance of one of these classes of ``keras.distribution``; False if Keras is not loaded."""
+    """True for an instance of one of these classes of ``keras.distribution``; False if Keras is not loaded."""
     distribution = getattr(sys.modules.get("keras"), "distribution", None)
     if distribution is None:
         return False

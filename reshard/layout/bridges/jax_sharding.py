@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_from_jax(value: object, *kinds: str) -> bool:
-    """Whether it is an instance of one of these classes of ``jax.sharding``; False if jax is not loaded."""
+    """True for an instance of one of these classes of ``jax.sharding``; False if jax is not loaded."""
     jax = sys.modules.get("jax")
     classes = tuple(getattr(jax.sharding, kind) for kind in kinds) if jax is not None else ()
     return isinstance(value, classes)

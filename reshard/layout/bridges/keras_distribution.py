@@ -69,7 +69,7 @@ def map_from_keras(layouts: Any) -> LayoutMap:
 
 
 def keras_match() -> Match:
-    """How the LayoutMap of the installed Keras matches: ``search`` before 3.14, then ``fullmatch``."""
+    """The matching function of the installed Keras' LayoutMap: ``search`` before 3.14, then ``fullmatch``."""
     probe = _distribution().LayoutMap(None)
     probe["b"] = (None,)
     if probe["ab"] is not None:

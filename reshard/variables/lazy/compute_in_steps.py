@@ -96,7 +96,7 @@ def _run(closed: Any, shardings: list[NamedSharding], compiled: Compiled) -> lis
 
 
 def _uses(parts: Sequence[Any], jaxpr: Any) -> Counter[Any]:
-    """How often each variable is an input of a part (an equation or a step) or a result of the whole."""
+    """The number of uses of each variable: as an input of a part (an equation or a step), or as a result of the whole."""
     uses = Counter(v for part in parts for v in part.invars)
     uses.update(_variables(jaxpr.outvars))
     return uses

@@ -136,7 +136,7 @@ def _numbers(source: Any) -> Any:
 
 
 def is_numeric(dtype: Any) -> bool:
-    """Whether jax has arrays of the dtype: numbers, bool, and random keys."""
+    """True if jax has arrays of the dtype: numbers, bool, and random keys."""
     import jax
     import jax.numpy as jnp
 
@@ -167,7 +167,7 @@ def value_in_dtype(array: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _is_sliceable(source: Any) -> bool:
-    """Whether it is an array, or a dataset in a file whose parts are read when a device needs them."""
+    """True for an array, and for a dataset in a file whose parts are read when a device needs them."""
     return all(hasattr(source, name) for name in ("shape", "dtype", "__getitem__"))
 
 

@@ -79,13 +79,13 @@ def initialized_by(variable: Any, initializer: Callable[..., Any]) -> Any:
 
 
 def variable_dtype(variable: Any) -> str:
-    """The dtype of a Keras variable, whatever the current compute dtype is."""
+    """The dtype of a Keras variable, independent of the current compute dtype."""
     dtype: str = variable._dtype
     return dtype
 
 
 def has_layout(variable: Any) -> bool:
-    """Whether the variable has a layout, from a layout map or from ``keras.distribution``."""
+    """True if the variable has a layout, from a layout map or from ``keras.distribution``."""
     return variable._layout is not None
 
 
@@ -100,18 +100,18 @@ def hold(variable: Any, value: Any, layout: TensorLayout) -> None:
 
 
 def is_made_of_layers(model: Any) -> bool:
-    """Whether it is a Functional or Sequential model, whose layers have names instead of attributes."""
+    """True for a Functional or Sequential model, whose layers have names instead of attributes."""
     keras = keras_on_jax()
     return isinstance(model, keras.Sequential) or hasattr(model, "_operations_by_depth")
 
 
 def is_claimed(layer: Any) -> bool:
-    """Whether the layer is a model made in a scope, or a part that such a model had not built."""
+    """True if the layer is a model made in a scope, or a part that such a model had not built."""
     return "_maybe_build" in vars(layer)
 
 
 def in_stateless_scope() -> bool:
-    """Whether Keras is in a StatelessScope, as while it traces or infers shapes."""
+    """True if Keras is in a StatelessScope, as while it traces or infers shapes."""
     scope = import_module("keras.src.backend.common.stateless_scope")
     inside: bool = scope.in_stateless_scope()
     return inside

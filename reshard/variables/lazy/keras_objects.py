@@ -33,7 +33,7 @@ from reshard.variables.lazy.variable import Variable
 
 
 def in_use() -> bool:
-    """Whether the program has imported Keras with the jax backend."""
+    """True if the program has imported Keras with the jax backend."""
     return keras_on_jax() is not None
 
 
@@ -50,7 +50,7 @@ class KerasVariable:
 
     @property
     def is_lazy(self) -> bool:
-        """Whether it has no value in shards yet; ``load_weights`` may have assigned it another."""
+        """True if it has no value in shards yet; ``load_weights`` may have assigned it another."""
         if lazy_initializer(self.variable) is not None:
             return True
         return self._layout_map is not None and not has_layout(self.variable)
@@ -121,7 +121,7 @@ def check_built(root: object) -> None:
 
 
 def has_claimed_model(root: object) -> bool:
-    """Whether a Keras model below ``root`` was made in a scope, and so gets its values when it is built."""
+    """True if a Keras model below ``root`` was made in a scope, and so gets its values when it is built."""
     keras = keras_on_jax()
     if keras is None:
         return False

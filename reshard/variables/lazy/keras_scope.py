@@ -80,7 +80,7 @@ _PATCHES = _Patches()
 
 
 class _Building(threading.local):
-    """Whether this thread runs the first build of a claimed model; models inside of that model get values with it."""
+    """Flag of a thread, set in the first build of a claimed model; models inside of that model get values with it."""
 
     is_under_way = False
 

@@ -50,8 +50,8 @@ def object_paths(
     """Every leaf below ``root`` by its dot-joined path; the root itself has the path ``""``.
 
     Args:
-        root: where paths start.
-        is_leaf: says which objects to collect.
+        root: the object at which paths start.
+        is_leaf: true for an object to collect.
         children: the named children of an object that needs special treatment; None for any other.
 
     Raises VariableError if two leaves have the same path, as in ``{"a.b": x, "a": {"b": y}}``.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def layout_at(
     layout_map: LayoutMap, path: str, rank: int, *, is_rng_state: bool = False
 ) -> TensorLayout:
-    """The layout of the variable ``path`` as the map has it, else one that is replicated: None for each of ``rank`` dimensions, as in Keras.
+    """The map's layout of the variable ``path``, else a replicated one: None for each of ``rank`` dimensions, as in Keras.
 
     The state of random number generators is always replicated. Raises LayoutError if there is no mesh.
     """
@@ -38,7 +38,7 @@ def sharding_of(
     A mesh without devices uses all of ``jax.devices()`` if their number fits. Raises LayoutError if there is no mesh, no
     device, or the layout does not fit ``shape``.
     """
-    # What is replicated has no dimensions in jax's spec, P(), whatever its rank.
+    # A replicated array of any rank has no dimensions in jax's spec: P().
     layout = layout_at(layout_map, path, 0, is_rng_state=is_rng_state)
     layout = _on_devices(layout, layout_map.get_default_mesh(), path)
     layout.shard_shape(shape, path)

@@ -73,7 +73,7 @@ class Variable:
 
     @property
     def is_lazy(self) -> bool:
-        """Whether it was made in a scope and has no value yet."""
+        """True if it was made in a scope and has no value yet."""
         return self._value is None
 
     @property

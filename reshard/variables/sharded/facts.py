@@ -1,4 +1,4 @@
-"""Facts: what a variable in shards is, without a look at its elements: shards, shape, dtype, rows and boxes."""
+"""Facts: a sharded variable's shards, shape, dtype, rows and boxes, without a look at its elements."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Static(Struct, frozen=True):
 
 
 class Facts:
-    """What is known of a variable from its shards and its ``Static``."""
+    """Facts of a variable that follow from its shards and its ``Static``."""
 
     _shards: tuple[Any, ...]
     _static: Static
@@ -57,12 +57,12 @@ class Facts:
 
     @property
     def partition_strategy(self) -> str:
-        """How rows are assigned to shards: "div" or "mod"."""
+        """Strategy by which rows are assigned to shards: "div" or "mod"."""
         return self._static.strategy
 
     @property
     def partitioner(self) -> Partitioner | None:
-        """The partitioner of this package that chose the number of shards; None if something else did."""
+        """The partitioner of this package that chose the number of shards; None if the number is from elsewhere."""
         return self._static.partitioner
 
     @property

@@ -1,4 +1,4 @@
-"""A ShardedVariable in jax: a pytree whose children are its shards, and one that nothing changes while jax traces.
+"""A ShardedVariable in jax: a pytree whose children are its shards, and which cannot be changed while jax traces.
 
 Under ``jit`` nothing is computed while the function is traced: a change would put tracers into the
 variable once, and later calls would not repeat it. ``grad`` and ``vmap`` compute at once, but they would neither
@@ -29,14 +29,14 @@ def refuse_tracing(name: str, method: str, *arrays: Any) -> None:
 
 
 def is_traced(array: Any) -> bool:
-    """Whether it is a tracer of jax, not an array with values."""
+    """True for a tracer of jax, which has no values."""
     import jax
 
     return isinstance(array, jax.core.Tracer)
 
 
 def being_traced() -> bool:
-    """Whether jax traces the caller."""
+    """True while jax traces the caller."""
     from jax.core import eval_context
     from jax.extend.core import get_opaque_trace_state
 

@@ -44,14 +44,14 @@ def live_shards(shards: Sequence[Any], axis: int, name: str) -> tuple[Array, ...
 
 
 def are_numpy(arrays: Sequence[Any]) -> bool:
-    """Whether all of them are numpy arrays."""
+    """True if all of them are numpy arrays."""
     import numpy as np
 
     return all(isinstance(array, np.ndarray) for array in arrays)
 
 
 def array_module(arrays: Sequence[Any]) -> Any:
-    """``numpy`` or ``jax.numpy``: the one that computes with these shards."""
+    """The module that computes with these shards: ``numpy`` or ``jax.numpy``."""
     import jax.numpy as jnp
     import numpy as np
 

@@ -1,8 +1,8 @@
 """A storage root that is a prefix in a bucket.
 
-There are no links in a bucket, so that a path below the root is the root's URL with the names behind it. Where the
-server's credentials reach is up to the operator: a name that they may not look at is answered as if nothing were there,
-unless they may not look at the root either. Endpoints and credentials come from the server's environment and the file
+A bucket has no links, so a path below the root is the root's URL followed by the names. The operator decides where the
+server's credentials reach: a name that they may not look at is answered as if nothing were there, unless they may not
+look at the root either. Endpoints and credentials come from the server's environment and the file
 ``RESHARD_BUCKETS``, never from clients.
 """
 
@@ -24,21 +24,21 @@ from reshard_server.errors.problems import INVALID, STORAGE_SLOW, ProblemError, 
 T = TypeVar("T")
 
 SLOT_SECONDS = 2.0
-"""How long a call waits for a thread."""
+"""Seconds that a call waits for a thread."""
 
 
 class TimedCalls:
     """Runs calls of one storage.
 
-    A call that hangs keeps its thread until the storage's client gives up. When all threads hang, later calls give up
-    soon, so that a storage that hangs holds up nobody else.
+    A hanging call keeps its thread until the storage's client gives up. When all threads hang, later calls give up
+    soon, so a hanging storage delays no other storage.
     """
 
     def __init__(self, at_most: int) -> None:
         self._slots = threading.Semaphore(at_most)
 
     def run(self, call: Callable[[], T], seconds: float) -> T:
-        """What the call returns or raises. Raises TimeoutError if that takes longer; the call then ends unheard."""
+        """The result of the call, or its exception. Raises TimeoutError if it takes longer; the call then ends unheard."""
         deadline = time.monotonic() + seconds
         if not self._slots.acquire(timeout=min(seconds, SLOT_SECONDS)):
             raise TimeoutError
@@ -69,10 +69,10 @@ class TimedCalls:
 LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 20.0
-"""How long a request waits for a bucket; the client of the bucket itself may go on trying for minutes."""
+"""Seconds that a request waits for a bucket; the bucket's own client may go on trying for minutes."""
 
 CALLS_AT_ONCE = 24
-"""Of one root."""
+"""Threads of one root."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class BucketRoot:
     """A root in a bucket; implements ``root_paths.Root``.
 
     Attributes:
-        name: by which clients know it.
+        name: its name for clients.
     """
 
     name: str
@@ -98,7 +98,7 @@ class BucketRoot:
             ) from error
 
     def has(self, place: Location) -> bool:
-        """A name that the credentials may not look at is not there, unless they may not look at the root either."""
+        """True if something is there. Names that the credentials may not look at count as absent, unless the root is forbidden too."""
         return self.ask(lambda: self._is_there(place))
 
     def _is_there(self, place: Location) -> bool:

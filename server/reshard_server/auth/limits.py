@@ -69,15 +69,15 @@ class Slots:
 
     @property
     def taken(self) -> int:
-        """How many slots are taken."""
+        """The number of taken slots."""
         return self._taken.total()
 
     def of(self, token: str) -> int:
-        """How many slots a token has taken."""
+        """The number of slots that a token has taken."""
         return self._taken[token]
 
     def is_full(self, token: str) -> bool:
-        """Whether this token has taken all slots that one token may take."""
+        """True if this token has taken all slots that one token may take."""
         return self._taken[token] >= self.per_token
 
     def take_now(self, token: str) -> bool:
@@ -157,7 +157,7 @@ class Streams:
 
     @property
     def open(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         return self._slots.taken
 
     def take(self, token: str) -> OpenStream:

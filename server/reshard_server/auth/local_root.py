@@ -1,4 +1,4 @@
-"""A storage root that is a local folder: links beneath it are followed, and none leads out.
+"""A storage root that is a local folder.
 
 Links that stay beneath their root are followed. A link that leads out, and an absolute link, is answered as if it did not
 exist. A user of the host who may write to a root can change a link in between: roots are for people who trust each
@@ -33,7 +33,7 @@ _TRIES = 16
 
 
 def is_supported() -> bool:
-    """Whether this kernel has ``openat2`` (Linux 5.6) and allows it; some sandboxes do not."""
+    """True if this kernel has ``openat2`` (Linux 5.6) and allows it; some sandboxes do not."""
     folder = os.open("/", os.O_PATH | os.O_DIRECTORY)
     try:
         os.close(open_beneath(folder, "."))
@@ -127,7 +127,7 @@ class LocalRoot:
 
 
 def _is_prefix(place: Location) -> bool:
-    """Whether the files of a checkpoint begin with this name, which nothing has itself."""
+    """True if this name is only the prefix of a checkpoint's files."""
     try:
         return is_there(place)
     except ReshardError:  # the folder cannot be looked at
@@ -190,7 +190,7 @@ def lookup_by_kernel(base: str, names: tuple[str, ...]) -> Path:
 
 
 def lookup_by_walk(base: str, names: tuple[str, ...]) -> Path:
-    """Resolves name by name, for kernels without ``openat2``; equivalent as long as nobody changes links meanwhile."""
+    """Resolves name by name, for kernels without ``openat2``; equivalent unless links change meanwhile."""
     os.stat(f"{base}/")  # noqa: PTH116 - raises if the root is not a folder
     at, ahead, links = [base], list(reversed(names)), 0
     while ahead:

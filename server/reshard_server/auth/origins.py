@@ -1,6 +1,6 @@
 """Refuses changes that pages of other sites request (cross-site request forgery).
 
-A browser says which page a request comes from, in ``Origin`` and ``Sec-Fetch-Site``; programs send neither. So every
+A browser names the page of a request in ``Origin`` and ``Sec-Fetch-Site``; programs send neither. So every
 change by a page of another site is refused: with a form or without a body, with the cookie or without, and even if no
 token is needed. Forms of our own pages also carry a key that no other site can know.
 """
@@ -29,7 +29,7 @@ def check_origin(method: str, headers: Headers, scheme: str, public_url: str | N
 
     Args:
         scheme: of the request, as the server sees it; ``http`` behind a proxy that ends TLS.
-        public_url: where people reach this server; None to take the request's Host header.
+        public_url: this server's URL for people; None to take the request's Host header.
     """
     if method in SAFE_METHODS:
         return

@@ -23,7 +23,7 @@ STAGING_SUFFIX = ".reshard-partial"
 
 
 def reserved(names: Iterable[str]) -> str | None:
-    """Why a path with these names is reserved; None if it is not."""
+    """The reason why a path with these names is reserved; None if it is not."""
     for name in names:
         if name.startswith(".") and name.endswith(STAGING_SUFFIX):
             return "has the name of a folder for unfinished output (.NAME.reshard-partial)"
@@ -61,12 +61,12 @@ def parts(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def may_be_named(name: str) -> bool:
-    """Whether a name below a root can be part of a client's path."""
+    """True if a name below a root can be part of a client's path."""
     return "/" not in name and _wrong(name, "root", [name]) is None
 
 
 def _wrong(text: str, root: str, names: list[str]) -> str | None:
-    """Why a text is not a path; None if it is."""
+    """The reason why a text is not a path; None if it is."""
     for character in text:
         if character in REFUSED_CHARACTERS or unicodedata.category(character) in REFUSED_CATEGORIES:
             return f"it has the character {character!a}"

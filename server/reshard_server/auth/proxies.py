@@ -31,7 +31,7 @@ class Proxies:
 
     Attributes:
         networks: addresses of trusted proxies.
-        any_peer: whether the peer of a connection is always a trusted proxy.
+        any_peer: True if the peer of a connection is always a trusted proxy.
     """
 
     networks: tuple[Network, ...] = ()
@@ -44,7 +44,7 @@ class Proxies:
         return cls(tuple(ip_network(n) for n in names if n != ANY), ANY in names)
 
     def trusts(self, address: str) -> bool:
-        """Whether this is the address of a trusted proxy."""
+        """True for the address of a trusted proxy."""
         parsed = parsed_address(address)
         return parsed is not None and any(parsed in network for network in self.networks)
 

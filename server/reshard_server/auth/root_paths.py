@@ -1,4 +1,4 @@
-"""Paths below the storage roots: which of them a caller may use, and where they lead.
+"""Paths below the storage roots: the rights of a caller, and the real places.
 
 A root is a local folder (``local_root``) or a prefix in a bucket (``bucket_root``); routes and jobs need not know which.
 Everything that the caller may not see is answered as if it did not exist.
@@ -23,19 +23,19 @@ from reshard_server.errors.problems import INVALID, ProblemError
 T = TypeVar("T")
 
 OPEN_SECONDS = 120.0
-"""How long a request waits for the metadata of a checkpoint."""
+"""Seconds that a request waits for the metadata of a checkpoint."""
 
 
 class Root(Protocol):
-    """A storage root: all that its kind decides."""
+    """A storage root: the operations that its kind decides."""
 
     @property
     def place(self) -> Location:
-        """Where it is, without links."""
+        """Its place, without links."""
         ...
 
     def resolve(self, text: str, names: tuple[str, ...], *, target: bool) -> Location:
-        """Where names below it lead; nothing need be there. ProblemError if they lead out.
+        """The place of names below it; nothing need be there. ProblemError if they lead out.
 
         Args:
             text: the client's path, for problems.
@@ -44,13 +44,13 @@ class Root(Protocol):
         ...
 
     def has(self, place: Location) -> bool:
-        """Whether something is there, or the files of a checkpoint begin so."""
+        """True if something is there, or the files of a checkpoint begin so."""
         ...
 
     def ask(self, call: Callable[[], T], seconds: float = ...) -> T:
-        """What a call returns that reads below the root.
+        """The result of a call that reads below the root.
 
-        Raises what it raises, and ProblemError if the storage refuses, fails or does not answer in time.
+        Raises the call's errors, and ProblemError if the storage refuses, fails or does not answer in time.
         """
         ...
 
@@ -73,14 +73,14 @@ class Roots:
         )
 
     def readable(self, caller: Caller, text: str) -> Location:
-        """The real place, where nothing need be; ProblemError if the caller may not read it."""
+        """The real place, existing or not; ProblemError if the caller may not read it."""
         root, _ = parts(text)
         if not caller.may_read(root):
             raise nothing(text)
         return self.recheck(text)
 
     def existing(self, caller: Caller, text: str) -> Location:
-        """The real place, where something is, or which is the prefix of a checkpoint's files; ProblemError if not, or if
+        """The real place of a file, a folder or the prefix of a checkpoint's files; ProblemError if there is none, or if
         the caller may not read it."""
         place = self.readable(caller, text)
         if not self._root(text).has(place):
@@ -88,7 +88,7 @@ class Roots:
         return place
 
     def changeable(self, caller: Caller, text: str) -> Location:
-        """The real place, where something is; ProblemError if the caller may not both read and change it."""
+        """The real place of something that exists; ProblemError if the caller may not both read and change it."""
         place = self.existing(caller, text)
         root, _ = parts(text)
         if not caller.may_write(root):
@@ -128,12 +128,12 @@ class Roots:
         return place
 
     def ask(self, text: str, call: Callable[[], T], seconds: float | None = None) -> T:
-        """What a call returns that reads at a client's path; see ``Root.ask``."""
+        """The result of a call that reads at a client's path; see ``Root.ask``."""
         root = self._root(text)
         return root.ask(call) if seconds is None else root.ask(call, seconds)
 
     def place_of(self, root: str) -> Location:
-        """Where a root is."""
+        """The place of a root."""
         return self.roots[root].place
 
     def _root(self, text: str) -> Root:

@@ -46,7 +46,7 @@ class Sessions:
     """The sessions in the records.
 
     Attributes:
-        seconds: how long a session lasts.
+        seconds: the duration of a session.
     """
 
     db: sa.Engine
@@ -113,7 +113,7 @@ SECURE_NAME = f"__Host-{PLAIN_NAME}"
 
 
 def is_secure(scheme: str, public_url: str | None) -> bool:
-    """Whether people reach the pages over HTTPS, as the settings or a trusted proxy say."""
+    """True if people reach the pages over HTTPS, according to the settings or a trusted proxy."""
     return scheme == "https" or bool(public_url and public_url.startswith("https://"))
 
 

@@ -1,4 +1,4 @@
-"""Tokens: looks up who sent a token, and what this caller may do. The server keeps only hashes of tokens."""
+"""Tokens: looks up the caller of a token, and its rights. The server keeps only hashes of tokens."""
 
 from __future__ import annotations
 

@@ -108,10 +108,10 @@ class Client:
         idempotency_key: str | None = None,
         **options: Any,
     ) -> DeltaHandle:
-        """Starts a delta: what turns ``old`` into what a conversion of ``new`` to safetensors would give.
+        """Starts a delta from ``old`` to the result of converting ``new`` to safetensors.
 
         Args:
-            old, new, target: ROOT/path on the server; the name of ``target`` says which version it is (weight_v000007).
+            old, new, target: ROOT/path on the server; the name of ``target`` has the version (weight_v000007).
             idempotency_key: the same key and request return the same delta; None makes a key.
             options: of ``POST /v1/deltas``: step and item of ``new``, map, sizes, reverse, select, drop, rename, cast, encoding, checksum,
                 base_version, or_full, max_memory, labels, ...
@@ -166,7 +166,7 @@ class Conversions:
 
 @dataclass(frozen=True)
 class Deltas:
-    """The server's deltas. What else is done with one is done with its conversion, which has the same id."""
+    """The server's deltas. Other operations on a delta are those of its conversion, which has the same id."""
 
     transport: Transport
 
@@ -175,7 +175,7 @@ class Deltas:
         return DeltaHandle(self.transport, self.transport.model(Conversion, "GET", path_of(delta)))
 
     def list(self, **query: Any) -> ConversionPage:
-        """A page, newest first; takes what ``conversions.list`` takes."""
+        """A page, newest first; takes the arguments of ``conversions.list``."""
         return self.transport.model(ConversionPage, "GET", DELTAS_URL, params=query)
 
     def each(self, **query: Any) -> Iterator[Conversion]:

@@ -42,7 +42,7 @@ Watcher = Callable[[Progress], None]
 
 
 def path_of(conversion: str) -> str:
-    """The path of a conversion, whatever characters its id has."""
+    """The path of a conversion; its id may have any characters."""
     return f"{URL}/{quote(conversion, safe='')}"
 
 
@@ -53,7 +53,7 @@ class JobHandle(ABC, Generic[Report]):
     """A conversion or a delta on a server.
 
     Attributes:
-        conversion: as it was seen last.
+        conversion: its last known state.
     """
 
     def __init__(self, transport: Transport, conversion: Conversion) -> None:

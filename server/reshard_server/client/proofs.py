@@ -37,7 +37,7 @@ LONGEST_IDENTITY = 256 << 20
 """An identity of 30,000 tensors has 10 MB."""
 
 _PROOF_BESIDES = 64 << 10
-"""Room for what an answer with a proof says besides."""
+"""Room for the other members of an answer with a proof."""
 
 
 def fetched_identity(transport: Transport, asked: Mapping[str, Any], root: str) -> WeightsIdentity:
@@ -55,11 +55,11 @@ def fetched_identity(transport: Transport, asked: Mapping[str, Any], root: str) 
 
 @dataclass(frozen=True)
 class WantedSlice:
-    """A slice to pull, and what it must be.
+    """A slice to pull, and its tensor in the identity.
 
     Attributes:
-        box: what was asked for.
-        aligned: the smallest slice around it that has a proof, which is pulled.
+        box: the requested slice.
+        aligned: the slice to pull: the smallest one around ``box`` that has a proof.
     """
 
     tensor: TensorIdentity
@@ -92,10 +92,10 @@ class WantedSlice:
         return put
 
     def checked(self, taken: bytearray | Array, proof: str) -> Array:
-        """The slice that was asked for; VerificationError where it is not that of the identity.
+        """The requested slice; VerificationError if it is not that of the identity.
 
         Args:
-            taken: the bytes of the aligned slice, of which bits that do not count are cleared in place.
+            taken: the bytes of the aligned slice; bits that do not count are cleared in place.
         """
         import numpy as np
 

@@ -1,4 +1,4 @@
-"""Checks a shard that a server sent as a file by the root of its identity: every slice that the file holds, and that none is left out."""
+"""Checks a shard file from a server by the root of its identity: every slice is the identity's, and none is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 MOST_HEADER_BYTES = 100 << 20
-"""A little more than what the format allows."""
+"""A little more than the format allows."""
 
 _ASK = "find out who changed the checkpoint, or whether client and server have different versions"
 
@@ -28,7 +28,7 @@ _ASK = "find out who changed the checkpoint, or whether client and server have d
 def bounded(
     put: Callable[[bytes], object], known: WeightsIdentity, names: Iterable[str]
 ) -> Callable[[bytes], None]:
-    """Passes on the bytes of a shard; VerificationError as soon as they are more than all of its tensors and a header have."""
+    """Passes on the bytes of a shard; VerificationError as soon as they exceed all of its tensors and a header."""
     most = MOST_HEADER_BYTES + sum(_nbytes(known.tensors[name]) for name in names)
     taken = 0
 
@@ -56,7 +56,7 @@ class ShardFile:
         file: the safetensors file, as the server sent it.
         shown: its name in messages.
         names: the tensors that it must hold.
-        fetch_proof: asks the server for the proof of a slice that has one, in base64.
+        fetch_proof: fetches the proof of a slice from the server, in base64; only for slices that have one.
         read: pulls a slice of a tensor, and checks it.
     """
 
@@ -68,7 +68,7 @@ class ShardFile:
     read: Callable[[WantedSlice], Array]
 
     def check(self) -> None:
-        """Checks the file; VerificationError where it is not what the identity says.
+        """Checks the file; VerificationError if it contradicts the identity.
 
         A slice that cuts tiles of the identity has no proof: the smallest one around it that has one is pulled, and compared.
         """
@@ -78,7 +78,7 @@ class ShardFile:
                 self._check(slice_with_proof(tensor, found.box), found)
 
     def _slices(self) -> dict[str, FileSlice]:
-        """The slices by name, each of which lies in its tensor."""
+        """The slices by name; each lies in its tensor."""
         try:
             header, found = slices_of(locate(str(self.file)))
         except FormatError as error:
@@ -116,7 +116,7 @@ class ShardFile:
 
 
 def _misfit(found: FileSlice, tensor: TensorIdentity) -> str | None:
-    """How a slice does not fit a tensor; None where it does."""
+    """The mismatch of a slice and a tensor; None if it fits."""
     dtype, piece = hashed_dtype(tensor), found.piece
     if piece.dtype != dtype:
         return f"has the dtype {piece.dtype}, but expected is {dtype}"

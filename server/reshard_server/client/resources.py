@@ -123,7 +123,7 @@ W = TypeVar("W", VersionPage, MapVersionPage)
 
 
 class _Stored(Generic[V, L, P, W]):
-    """What is stored by name; every version is kept."""
+    """Contents that are stored by name; every version is kept."""
 
     _segment: str
     _version: type[V]
@@ -192,7 +192,7 @@ class Layouts(_Stored[StoredLayout, ListedLayout, LayoutPage, VersionPage]):
         mesh: str | None = None,
         missing_axes: MissingAxes | None = None,
     ) -> LayoutAnswer:
-        """Shows how a layout would split each tensor of a checkpoint."""
+        """Previews the split of each tensor of a checkpoint by a layout."""
         given = {
             "checkpoint": checkpoint,
             "layout": layout_of(layout),
@@ -215,7 +215,7 @@ class Maps(_Stored[StoredMap, ListedMap, MapPage, MapVersionPage]):
 
 @dataclass(frozen=True)
 class Plans:
-    """Plans: what a conversion would do and cost."""
+    """Plans: the work and the cost of a conversion."""
 
     transport: Transport
 

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 URL = "/v1/tensors"
 GOES_ON = 5
-"""How often an interrupted download is resumed."""
+"""Most times that an interrupted download is resumed."""
 
 _PACKED_BYTES = {"float4_e2m1fn_x2": 1, "float6_e2m3fn_x4": 3, "float6_e3m2fn_x4": 3}
-"""Bytes of an element that is several values."""
+"""Bytes of an element that packs several values."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class Tensors:
 
         Args:
             identity: the root that the weights must have, 64 hex digits, from a place that you trust. The slice is checked by a
-                proof, so that neither the server nor its storage need be trusted. The smallest slice around it that has a proof is
+                proof, so neither the server nor its storage need be trusted. The smallest slice around it with a proof is
                 pulled, and cut. Needs the extra ``identity``.
 
-        Raises VerificationError where the slice is not part of that identity.
+        Raises VerificationError if the slice is not part of that identity.
         """
         import ml_dtypes
         import numpy as np
@@ -104,7 +104,7 @@ class Tensors:
         return self.known[root]
 
     def _pulled(self, asked: Mapping[str, Any], wanted: WantedSlice) -> np.ndarray[Any, Any]:
-        """The slice that is wanted, after its smallest slice with a proof was checked."""
+        """The wanted slice, after a check of the smallest slice around it with a proof."""
         query = {**asked, "name": wanted.tensor.name, "slice": wanted.text}
         taken = bytearray()
         headers = self._take(query, wanted.bounded(taken))
@@ -128,10 +128,10 @@ class Tensors:
         """Downloads the slices of one device of a layout, as a safetensors file that appears only when complete.
 
         Args:
-            identity: as for ``read``. Every slice is checked, and that none is missing, before the file appears; a slice that cuts tiles of
-                the identity is pulled a second time for it. Which slices a device holds says the file itself, in ``reshard.slices``.
+            identity: as for ``read``. Before the file appears, every slice is checked, and none may be missing; a slice that cuts tiles of
+                the identity is pulled a second time for that. The file itself lists the slices of the device, in ``reshard.slices``.
 
-        Raises VerificationError where the file is not part of that identity.
+        Raises VerificationError if the file is not part of that identity.
         """
         if identity is not None and cast_pairs(cast):
             raise PlanError(

@@ -33,7 +33,7 @@ class ServiceError(ReshardError):
 
     Attributes:
         problem: the problem document; None if the answer has none that can be read.
-        status: of the answer; 0 if there was none.
+        status: of the answer; 0 without an answer.
     """
 
     def __init__(self, message: str, status: int = 0, problem: Problem | None = None) -> None:

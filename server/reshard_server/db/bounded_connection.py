@@ -1,4 +1,4 @@
-"""PostgreSQL connections on which no wait is endless.
+"""PostgreSQL connections with a time limit for every wait.
 
 A network that silently drops packets lets a client wait for ever. TCP's own limits do not help behind a proxy, which
 acknowledges packets itself, and the server counts ``statement_timeout`` only once it has received the statement.
@@ -15,7 +15,7 @@ import psycopg
 import sqlalchemy as sa
 
 ANSWER_SECONDS = 4.0
-"""How long a server may take to answer one statement; leases are longer."""
+"""Seconds that a server may take to answer one statement; leases are longer."""
 
 CONNECT_ARGUMENTS: dict[str, Any] = {
     "connect_timeout": int(ANSWER_SECONDS),
@@ -30,7 +30,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     """Closes itself and raises OperationalError if the server does not answer in time.
 
     Attributes:
-        answer_seconds: how long an answer may take; None for no limit.
+        answer_seconds: time limit of an answer; None for no limit.
     """
 
     answer_seconds: float | None = ANSWER_SECONDS

@@ -46,7 +46,7 @@ def bytes_of(db: sa.Engine, document: sa.ColumnElement[Any]) -> sa.ColumnElement
 
 
 def fitting(sizes: Sequence[int]) -> int:
-    """How many of these documents fit into one page, counted from the first; at least one."""
+    """The number of these documents that fit into one page, counted from the first; at least one."""
     total = 0
     for number, size in enumerate(sizes):
         total += size

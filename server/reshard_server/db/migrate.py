@@ -33,7 +33,7 @@ LOCK_KEY = 7_265_736_861_726_402
 
 
 class LackingError(Exception):
-    """The tables lack something that this version needs; the text says what."""
+    """The tables lack a part that this version needs; the text names it."""
 
 
 class PendingError(Exception):
@@ -44,7 +44,7 @@ def migrate(db: sa.Engine, *, apply: bool = True) -> list[str]:
     """Migrates the tables to this version; returns the numbers of the steps that were done.
 
     Args:
-        apply: whether to do pending steps; otherwise PendingError names them.
+        apply: do pending steps; otherwise PendingError names them.
 
     Raises LackingError for tables of an unknown version.
     """

@@ -34,7 +34,7 @@ class News:
     """Calls waiters when there is news.
 
     Attributes:
-        is_reliable: whether notifications of all processes arrive; otherwise waiters poll often.
+        is_reliable: True if notifications of all processes arrive; otherwise waiters poll often.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class News:
         self._waiting.append((topic, call))
 
     def spread(self, topics: Iterable[str]) -> None:
-        """Calls everyone who waits for one of the topics."""
+        """Calls every waiter for one of the topics."""
         changed = set(topics)
         for topic, call in list(self._waiting):
             if topic in changed:

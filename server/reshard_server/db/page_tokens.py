@@ -1,4 +1,4 @@
-"""Page tokens: where the next page begins, as an opaque text that clients send back.
+"""Page tokens: the start of the next page, as an opaque text that clients send back.
 
 A token contains the sort key of the last row of a page, so rows that are added meanwhile neither repeat nor hide
 another row. It is bound to the filters of its listing.

@@ -1,4 +1,4 @@
-"""Quotas: how many layouts, maps and schedules one token and all tokens may store, and how many bytes.
+"""Quotas: limits on the layouts, maps and schedules that one token and all tokens store, and on their bytes.
 
 Quotas are checked within the transaction that stores. Two transactions at the same moment may exceed a quota by one.
 """

@@ -4,13 +4,13 @@ Times are seconds since 1970 in UTC. Documents are JSON. ``revision`` grows with
 notice changes and writers do not overwrite each other's.
 
 An executor (a process) has a running conversion under a claim, a random text that is new each time. Each
-write about the conversion names the claim, so a process that lost the claim writes nothing. ``begun`` says whether any
+write about the conversion names the claim, so a process that lost the claim writes nothing. ``begun`` is true once any
 attempt has moved data, so that later attempts resume instead of starting over.
 
 ``turns`` numbers the claims of each token: the token with the lowest number was served longest ago.
 
 The run of a step is claimed likewise while the step is hard-linked. A folder of hard links (``schedule_holds``) belongs
-to the process that makes it, then to the conversion that reads it; then it belongs to nobody and is removed. Old runs
+to the process that makes it, then to the conversion that reads it; then it has no owner and is removed. Old runs
 are forgotten, but the numbers of their steps are kept.
 
 A change here needs a step in ``migrations/versions`` that changes existing databases; new ones get these tables.

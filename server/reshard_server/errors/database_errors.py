@@ -1,4 +1,4 @@
-"""Recognises why the database accepts no changes: it does not answer, is read-only, or its disk is full.
+"""Recognises the reason why the database accepts no changes: it does not answer, is read-only, or its disk is full.
 
 Drivers raise errors of several classes for this; PostgreSQL's error for a read-only transaction is an InternalError,
 not an OperationalError.
@@ -16,7 +16,7 @@ class Unavailable:
     """A reason, for messages.
 
     Attributes:
-        takes_no_changes: whether the database answers queries but refuses changes.
+        takes_no_changes: True if the database answers queries but refuses changes.
     """
 
     why: str

@@ -104,7 +104,7 @@ def _request_line(request: Request) -> str:
 
 
 def _why(error: HTTPException, headers: dict[str, str]) -> str:
-    """Why no route handles the request."""
+    """The reason why no route handles the request."""
     if error.status_code == NOT_FOUND.status:
         return "there is no such path; the API's description is at /docs"
     if error.status_code == NOT_ALLOWED.status:

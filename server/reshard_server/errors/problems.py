@@ -1,7 +1,6 @@
 """Problems: the documents that answer refused requests (RFC 9457).
 
-A problem has the message of the library's error if there is one, the field of the request that is wrong, and what to
-do.
+A problem has the message of the library's error if there is one, the wrong field of the request, and the remedy.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ _OF_ERROR: tuple[tuple[type[ReshardError], Kind], ...] = (
 )
 
 OF_A_BUCKET = (STORAGE_REFUSED, STORAGE_DOWN, STORAGE_SLOW)
-"""What every route that reads below a root may answer."""
+"""Problems of every route that reads below a root."""
 
 _OF_FAULT = {
     "refused": STORAGE_REFUSED,
@@ -99,7 +98,7 @@ _OF_FAULT = {
     "unavailable": STORAGE_DOWN,
     "slow": STORAGE_SLOW,
 }
-"""Kinds by what is wrong with a bucket as a whole."""
+"""Kinds by the fault of a bucket as a whole."""
 
 _REMEDY_OF = {
     BAD_LAYOUT.slug: "correct the layout; docs/reference/layout-files.md describes its form"
@@ -114,9 +113,9 @@ class ProblemError(Exception):
     """A request that is refused, or a job that failed.
 
     Attributes:
-        detail: what was expected, what was found, and what to do.
+        detail: the expected and the actual value, and the remedy.
         field: JSON pointer or name of the field or parameter that is wrong; None for the whole request.
-        remedy: what to do; without it, what the detail says after its last ``;``.
+        remedy: the remedy; without it, the end of the detail, after its last ``;``.
         extra: further members of the document (``smallest_bytes``, ``errors``).
         headers: response headers, such as ``Retry-After``.
     """
@@ -177,12 +176,12 @@ def words_of(error: Exception) -> str:
 
 
 def for_the_log(error: ReshardError) -> str | None:
-    """What the operator needs to know of an error, and its problem does not say: the words of a bucket's store."""
+    """Facts of an error that the operator needs, and its problem lacks: the words of a bucket's store."""
     return str(error) if isinstance(error, StorageError) and error.fault else None
 
 
 def _problem_of_bucket(error: StorageError, field: str | None) -> ProblemError:
-    """What the client can do is to wait, or to ask the operator; the store's own words are for the log."""
+    """The problem of a bucket's fault: the client can only wait, or ask the operator; the store's own words are for the log."""
     kind = _OF_FAULT[error.fault]
     remedy = "send the request again later"
     if kind is STORAGE_REFUSED:

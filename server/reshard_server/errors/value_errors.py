@@ -1,4 +1,4 @@
-"""Messages for invalid values of a request: what was expected, and what was found."""
+"""Messages for invalid values of a request, with the expected and the actual value."""
 
 from __future__ import annotations
 

@@ -37,10 +37,10 @@ class Converted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The library refused, or failed for a reason that it names.
+    """The library refused, or failed for a named reason.
 
     Attributes:
-        busy: the reason is that another process is writing to the target.
+        busy: True if another process is writing to the target.
     """
 
     problem: dict[str, Any]
@@ -49,7 +49,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The child ended without saying why.
+    """The child ended without a message.
 
     Attributes:
         how: ``was killed by SIGKILL`` or ``ended with status 1``.
@@ -78,10 +78,10 @@ Outcome = Converted | Refused | Died | Interrupted | TimedOut
 
 @dataclass
 class _Conversation:
-    """What the child has sent so far, and the lease that it was sent.
+    """The messages from the child so far, and the lease that it was sent.
 
     Attributes:
-        lease_ends: as the child knows it.
+        lease_ends: the end that the child knows.
     """
 
     claim: HeldClaim
@@ -121,7 +121,7 @@ def attempt(
     lease_ends = claim.lease_ends()
     try:
         child = children.start({**document, "lease_ends": lease_ends})
-    except OSError as error:  # no more processes or descriptors: it is tried again
+    except OSError as error:  # out of processes or descriptors: try again
         LOG.error("no process could be started: %s", error)
         return Died("could not be started", None)
     conversation = _Conversation(claim, limits, child, lease_ends)

@@ -37,7 +37,7 @@ OF_A_MAP = ("sizes", "reverse")
 
 
 class Checking(Protocol):
-    """What the checks need; the services of the API and of the schedules both have it."""
+    """The services that the checks need; those of the API and of the schedules both have them."""
 
     @property
     def settings(self) -> Settings: ...
@@ -50,7 +50,7 @@ class Checking(Protocol):
 
 
 class MemoryAndWorkers(NamedTuple):
-    """What one piece of work may use of the host."""
+    """The limits of one piece of work on the host."""
 
     max_memory: int
     workers: int
@@ -149,7 +149,7 @@ def _check_target(
 
 
 def refuse_name(given: object, field: str, remedy: str) -> None:
-    """Raises ProblemError where only content is meant; the library would take one line for the path of a file of this host."""
+    """Raises ProblemError for a name if only content is allowed; the library would take one line for the path of a file here."""
     if (name := MAP.name_in(given)) is not None:
         raise ProblemError(INVALID, f"map is {name[:100]!r}; {remedy}", field)
 
@@ -224,7 +224,7 @@ def _number(value: float) -> str:
 
 @contextmanager
 def for_field(field: str | None) -> Iterator[None]:
-    """Problems and library errors that are raised within name this field of the request."""
+    """Adds this field of the request to problems and library errors that are raised within."""
     try:
         yield
     except ReshardError as error:

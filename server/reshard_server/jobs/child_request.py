@@ -42,7 +42,7 @@ def make_child_request(
     """The document that the child reads from stdin.
 
     Args:
-        begun: whether an attempt already moved something; then ``restart`` throws nothing away.
+        begun: True if an attempt already moved data; then ``restart`` throws nothing away.
 
     Raises ProblemError if a path may no longer be used, LayoutError if a layout or a map no longer exists.
     """
@@ -72,7 +72,7 @@ def make_child_request(
 
 
 def _source(db: sa.Engine, roots: Roots, conversion: Conversion) -> str:
-    """The step's hard links where it has some, else its place."""
+    """The step's hard links if it has some, else its place."""
     links = linked_source(db, conversion.id)
     if links and is_there(locate(links)):
         return str(links)

@@ -1,6 +1,6 @@
 """Resolves the step of a training run and the item of a checkpoint to one plain path, when a request arrives.
 
-The path is recorded and shown, so that ``latest`` stays the step that was the latest then.
+The path is recorded and shown, so ``latest`` keeps its meaning at the time of the request.
 """
 
 from __future__ import annotations
@@ -68,5 +68,5 @@ def _below(
         problem.remedy = problem.remedy and names.text(problem.remedy)
         raise problem from error
     below = path + found.removeprefix(str(real))
-    roots.existing(caller, below)  # a step's folder may be a link that leads out
+    roots.existing(caller, below)  # a step's folder may be a link that leads out of the root
     return below

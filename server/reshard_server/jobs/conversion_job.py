@@ -1,7 +1,7 @@
 """One conversion or delta over HTTP, from the request to its end.
 
-``submit`` runs in the process that takes the request, ``run_conversion`` in the one that claims the conversion. The
-conversion's row in the database is all that passes from one to the other.
+``submit`` runs in the process that takes the request, ``run_conversion`` in the one that claims the conversion. Only the
+conversion's row in the database passes from one to the other.
 
 ``submit``:
 
@@ -118,7 +118,7 @@ async def submit(
 
 
 def run_conversion(settings: Settings, roots: Roots, claim: HeldClaim, children: Children) -> bool:
-    """Carries out a claimed conversion; its row says afterwards how it ended.
+    """Carries out a claimed conversion; its row then has the outcome.
 
     Returns False if the conversion is queued again for a server of another version.
     """
@@ -154,9 +154,9 @@ class _Attempts:
     """The attempts of one claim.
 
     Attributes:
-        deaths: processes that died. Those of servers that died are not counted: the conversion did not kill them.
+        deaths: the number of child processes that died, without those of servers that died: the conversion did not kill them.
         last_progress: the last progress of any attempt.
-        waits_for_target: whether the last attempt found the target locked by an earlier attempt's child.
+        waits_for_target: True if the last attempt found the target locked by an earlier attempt's child.
     """
 
     settings: Settings

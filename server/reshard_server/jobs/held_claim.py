@@ -1,4 +1,4 @@
-"""A claim of this process: it learns here whether to continue, and reports progress and the end."""
+"""A claim of this process: the decision whether to continue, and reports of progress and the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HeldClaim:
 
     Attributes:
         draining: set when this server ends.
-        patience: seconds that the database may be out of reach before the claim counts as lost.
+        patience: seconds without the database after which the claim counts as lost.
         lease_ends: returns when this process's lease ends, by ``host_seconds``.
         attempt: number of the last attempt that was begun.
     """
@@ -54,7 +54,7 @@ class HeldClaim:
         self._progress = progress
 
     def order(self) -> Order:
-        """What to do now; reads the row at most every half second."""
+        """The present order; reads the row at most every half second."""
         if self.draining.is_set():
             return "drain"
         if host_seconds() > self.lease_ends():
@@ -97,7 +97,7 @@ class HeldClaim:
         return bool(number)
 
     def may_publish(self) -> bool:
-        """Whether this attempt is still the conversion's own; False if the database does not confirm it."""
+        """True if this attempt is still the conversion's own; False if the database does not confirm it."""
         try:
             return claims.may_publish(self.db, self.claim, self.attempt)
         except sa.exc.SQLAlchemyError as error:
@@ -111,7 +111,7 @@ class HeldClaim:
         error: dict[str, Any] | None = None,
         read_bytes: int | None = None,
     ) -> bool:
-        """Writes how the conversion ended; False if the claim was lost."""
+        """Writes the end of the conversion; False if the claim was lost."""
         values: dict[str, Any] = {"result": result, "error": error, "read_bytes": read_bytes}
         values["progress"] = self._progress
         ended = bool(self._insist(lambda: claims.finish(self.db, self.claim, state, **values)))

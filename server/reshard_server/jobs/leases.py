@@ -1,4 +1,4 @@
-"""The lease of this process: a heartbeat every other second, and taking over from processes without one."""
+"""The lease of this process: a heartbeat every other second, and the take-over from processes without one."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Lease:
     its work ends before that: ``ends_at`` counts from when the last confirmed heartbeat was sent.
 
     Attributes:
-        is_mine: whether this process works on a claim, or is about to win it. Other claims that the records give
+        is_mine: true for a claim that this process works on, or is about to win. Other claims that the records give
             to this process are queued again.
-        ends_at: when the lease ends unless it is renewed, by ``host_seconds``.
-        refused: why the database took no heartbeat, if it answers but refuses changes.
+        ends_at: the end of the lease unless it is renewed, by ``host_seconds``.
+        refused: the reason why the database took no heartbeat, if it answers but refuses changes.
         on_requeued: called after conversions were queued again, so that they are claimed at once.
     """
 

@@ -62,17 +62,17 @@ class JobQueue:
 
     @property
     def lease_ends(self) -> float:
-        """When this process's lease ends unless it is renewed, by ``host_seconds``."""
+        """The end of this process's lease unless it is renewed, by ``host_seconds``."""
         return self._lease.ends_at
 
     @property
     def refused(self) -> Unavailable | None:
-        """Why the database took no heartbeat, if it answers but refuses changes."""
+        """The reason why the database took no heartbeat, if it answers but refuses changes."""
         return self._lease.refused
 
     @property
     def running(self) -> int:
-        """How many conversions this process carries out now."""
+        """The number of conversions that this process carries out now."""
         return len(self._threads)
 
     def launch(self) -> None:

@@ -1,4 +1,4 @@
-"""Time limits of a conversion: how long it may run, and how long it may run without progress.
+"""Time limits of a conversion: for its whole run, and for a time without progress.
 
 Each limit is the lower of the server's setting and the request's. The time counts from when a server claims the
 conversion, and starts anew when another server takes over or the conversion is retried.
@@ -38,11 +38,11 @@ class Limit:
         return min(given, default=None)
 
     def is_over(self, passed: float) -> bool:
-        """Whether this many seconds exceed the limit."""
+        """True if this many seconds exceed the limit."""
         return self.seconds is not None and passed > self.seconds
 
     def origin(self) -> str:
-        """Where the limit was set, for messages."""
+        """The place where the limit was set, for messages."""
         allowed = f"the server's setting {self.name} is {self.setting:g}"
         if self.requested is None:
             return allowed
@@ -104,7 +104,7 @@ _REMEDIES = {
 
 
 def _place(progress: ProgressState | None) -> tuple[str, int, int] | None:
-    """Changes whenever the conversion makes progress."""
+    """A value that changes whenever the conversion makes progress."""
     if progress is None:
         return None
     return progress.stage, progress.moved_bytes, progress.tasks_done

@@ -120,7 +120,7 @@ class BodyLimits:
 
 @dataclass
 class _Arriving:
-    """A ``receive`` that knows whether more of the body is to come, and waits for nothing after its end."""
+    """A ``receive`` that knows if more of the body is to come, and never waits after its end."""
 
     receive: Receive
     more: bool = True
@@ -285,13 +285,13 @@ async def refuse_unread(
 
     await refuse(Request(scope), problem)(scope, receive, sending)
     headers = Headers(scope=scope)
-    if has_body(headers) and "expect" not in headers:  # to read would send 100 Continue
+    if has_body(headers) and "expect" not in headers:  # reading would send 100 Continue
         await discard_body(receive, limit * UNREAD_BODIES)
     await send({"type": "http.response.body", "body": b""})
 
 
 def has_body(headers: Headers) -> bool:
-    """Whether the request says that a body follows."""
+    """True if the request announces a body."""
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 def waits_with_body(scope: Scope) -> bool:
-    """Whether the client waits for ``100 Continue`` before it sends the body."""
+    """True if the client waits for ``100 Continue`` before it sends the body."""
     return Headers(scope=scope).get("expect", "").lower() == "100-continue"
 
 

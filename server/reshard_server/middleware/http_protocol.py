@@ -99,13 +99,13 @@ class ProblemProtocol(H11Protocol):
             self.transport.close()  # there is no request to answer
 
     def pause_writing(self) -> None:
-        """The client has not read all that was written."""
+        """Starts the time limit of a client that has not read all output."""
         super().pause_writing()
         self._unread = self.transport.get_write_buffer_size()
         self._reading.start()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Stops the time limit of a client that reads again."""
         self._reading.cancel()
         super().resume_writing()
 

@@ -18,7 +18,7 @@ from reshard_server.errors.problems import PRECONDITION, ProblemError
 
 
 class _UnwantedError(OSError):
-    """The rest of an answer that is complete; responses end at an OSError, as if the client had gone."""
+    """Raised to stop the rest of a complete answer; responses end at an OSError, as if the client had gone."""
 
 
 class ReadRequests:
@@ -42,21 +42,21 @@ class ReadRequests:
             if not sending.is_complete:
                 raise
         finally:
-            scope["method"] = method  # the log and the metrics say what was asked
+            scope["method"] = method  # the log and the metrics name the method of the request
 
 
 def _has_route(scope: Scope) -> bool:
-    """Whether a route of its own answers this HEAD, because it reads less than GET."""
+    """True if a route of its own answers this HEAD, because it reads less than GET."""
     return any(route.matches(scope)[0] == Match.FULL for route in routes_of(scope["app"]))
 
 
 @dataclass
 class _Sending:
-    """Sends the answer of one request, as far as it is wanted.
+    """Sends the wanted part of one request's answer.
 
     Attributes:
         expected: the ETags of If-Match; empty if there is none.
-        is_complete: whether everything was sent that the client gets.
+        is_complete: True once everything that the client gets was sent.
     """
 
     scope: Scope
@@ -85,7 +85,7 @@ class _Sending:
             await self.send({"type": "http.response.body", "body": b""})
 
     def _expects(self, tag: str) -> bool:
-        """Compares strongly, as RFC 9110 (13.1.1) says: a weak tag matches nothing."""
+        """Compares strongly, by RFC 9110 (13.1.1): a weak tag matches nothing."""
         known = {each.strip() for each in self.expected.split(",")}
         return not self.expected or tag in known or "*" in known
 

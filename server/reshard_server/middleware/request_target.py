@@ -8,11 +8,11 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 _ABSOLUTE = re.compile(rb"https?://(?P<host>[^/@]+)(?P<path>/.*)?", re.IGNORECASE | re.DOTALL)
-"""Without user names: RFC 9110 (4.2.4) takes them for an error, and such a target has no path here."""
+"""Matches no user names: RFC 9110 (4.2.4) takes them for an error, and such a target has no path here."""
 
 
 class OriginForm:
-    """Passes on a target in absolute form as its path and its host; the header Host is ignored then, as the RFC says."""
+    """Passes on a target in absolute form as its path and its host; the header Host is then ignored, by the RFC."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

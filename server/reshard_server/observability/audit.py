@@ -1,9 +1,9 @@
-"""The audit log: who signed in or changed something, from where, what, and the outcome.
+"""The audit log: each sign-in and each change, with its caller, address, objects and outcome.
 
 One line for each, with the fields of every line of the log (``at``, ``request_id``, ``caller``, ``conversion``). They are
 appended to a file of their own, or go into the log under the name ``reshard_server.audit``, at any log level. The file
-is opened anew if it was moved away, so that rotating it needs no signal to the server. A line that cannot be
-written there goes into the log as an error: the request is carried out all the same.
+is opened anew if it was moved away, so rotating it needs no signal to the server. A line that cannot be
+written there goes into the log as an error; the request is carried out all the same.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ async def show_checkpoint(
     serving: Serving,
     path: Annotated[str, Query(min_length=1, max_length=4096)],
 ) -> Response:
-    """Shows tensors and meshes, or why the checkpoint cannot be read."""
+    """Shows tensors and meshes, or the reason why the checkpoint cannot be read."""
     found, problem = None, None
     try:
         question = await run_sync(
@@ -97,7 +97,7 @@ async def show_versions(
     serving: Serving,
     path: Annotated[str, Query(min_length=1, max_length=4096)],
 ) -> Response:
-    """Shows the versions of weights in a folder, or the tensors that one delta changes, or why they cannot be read."""
+    """Shows the versions of weights in a folder, or the tensors that one delta changes, or the reason for an error."""
     versions: list[dict[str, Any]] = []
     problem = None
     try:

@@ -61,7 +61,7 @@ async def preview_layout(
     serving: Serving,
     checkpoint: Annotated[str, Query(max_length=4096)] = "",
 ) -> Response:
-    """Shows how the layout would split each tensor of a checkpoint, or why it cannot."""
+    """Previews the split of each tensor of a checkpoint by the layout, or shows the reason why it cannot."""
     given = checkpoint.strip()
     try:
         if not given:

@@ -72,7 +72,7 @@ class MeshPicture:
 
     Attributes:
         count: the number of devices, including those that are not drawn.
-        is_mesh: whether the boxes are devices of a mesh, or else shards.
+        is_mesh: True if the boxes are devices of a mesh, False for shards.
     """
 
     devices: tuple[Device, ...]
@@ -88,7 +88,7 @@ class MeshPicture:
 
 @dataclass(frozen=True)
 class TensorSide:
-    """A tensor in the source or in the target: its mesh, if any, and how it is split."""
+    """A tensor in the source or in the target: its mesh, if any, and its split."""
 
     mesh: Mapping[str, Any] | None
     axes: Sequence[Any]

@@ -62,7 +62,7 @@ def reads_text(tensor: Mapping[str, Any], devices: int, is_mesh: bool) -> str:
 
 
 _OF_JSON = frozenset({"shares", "link"})
-"""Arguments of a plan's question that only its answer over HTTP depends on."""
+"""Arguments of a plan's question that matter only for its answer over HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class DrawnPlan:
     """A plan and its pictures; ``source`` and ``target`` are None if it has no tensors.
 
     Attributes:
-        is_requested: whether the visitor chose the tensor that is drawn.
+        is_requested: True if the visitor chose the tensor that is drawn.
     """
 
     plan: dict[str, Any]
@@ -85,7 +85,7 @@ class DrawnPlan:
 
     @property
     def why_chosen(self) -> str:
-        """Why this tensor is drawn; empty if the visitor chose it."""
+        """The reason why this tensor is drawn; empty if the visitor chose it."""
         if self.is_requested:
             return ""
         moves = self.chosen["moved_bytes"] or self.chosen["is_resplit"]

@@ -33,7 +33,7 @@ POLICY = "; ".join(
 PAGE_HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # with no-referrer a form would say that it comes from nowhere
+    "Referrer-Policy": "same-origin",  # with no-referrer a form would have the origin null
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }

@@ -83,7 +83,7 @@ TEMPLATES = _environment()
 
 
 def page(template: str, visitor: Any, status: int = 200, **shown: Any) -> HTMLResponse:
-    """Renders a page; ``visitor`` is None if nobody is signed in."""
+    """Renders a page; ``visitor`` is None for one who is not signed in."""
     text = TEMPLATES.get_template(template).render(visitor=visitor, **shown)
     return HTMLResponse(text, status)
 

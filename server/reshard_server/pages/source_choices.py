@@ -23,7 +23,7 @@ MOST_SECONDS = 0.5
 """Time limit for all roots; further checkpoints can be typed, or found by browsing."""
 
 PATIENCE_SECONDS = 2.0
-"""After this long the page shows no choices: the storage hangs, or other requests wait for it."""
+"""Seconds after which the page shows no choices: the storage hangs, or other requests wait for it."""
 
 
 _NO_TIME = datetime.min.replace(tzinfo=UTC)
@@ -44,7 +44,7 @@ def newest_sources(serving: Services, caller: Caller) -> list[str]:
     readable = sorted(root for root in serving.settings.roots if caller.may_read(root))
     found: list[FoundCheckpoint] = []
     for root in readable:
-        with suppress(ProblemError):  # the page of the root says why
+        with suppress(ProblemError):  # the page of the root shows the reason
             found += _in_root(serving, caller, root, MOST_SECONDS / len(readable))
     found.sort(key=lambda checkpoint: checkpoint.modified_at or _NO_TIME, reverse=True)
     paths = [path for checkpoint in found for path in _paths(checkpoint)]

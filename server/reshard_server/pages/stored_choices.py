@@ -11,7 +11,7 @@ MOST_STORED = 200
 """Limit of the names of one kind in a form; a request to the API may name any."""
 
 Choices = list[tuple[str, str]]
-"""Values, and how they are shown."""
+"""Values and their texts."""
 
 
 def stored_choices(serving: Services) -> tuple[Choices, Choices]:

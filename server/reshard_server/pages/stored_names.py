@@ -1,4 +1,4 @@
-"""What the pages of stored layouts and maps share: the list of names, the text of a version, and the list of versions."""
+"""The common parts of the pages of stored layouts and maps: the list of names, the text of a version, the list of versions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def names_page(
 def content_and_versions(
     serving: Services, kind: StoredKind, found: StoredVersion, page_token: str | None
 ) -> dict[str, Any]:
-    """What the page of a version shows of its text and of the other versions."""
+    """The text of a version, and the other versions, for its page."""
     listed = names.versions(serving.database, kind, found.name, PAGE_SIZE, page_token)
     text = found.content if isinstance(found.content, str) else layout_text(found.content)
     return {

@@ -1,6 +1,6 @@
 """The visitor of a page, and the check that forms come from our own pages.
 
-A browser sends the cookie of a session; with ``--insecure`` everyone is admitted. Pages count against the rate limit, as
+A browser sends the cookie of a session; with ``--insecure`` every visitor is admitted. Pages count against the rate limit, as
 requests to the API do.
 """
 
@@ -64,7 +64,7 @@ def address_bucket(request: Request) -> str:
 
 
 def over_tls(request: Request, serving: Services) -> bool:
-    """Whether the visitor's browser uses HTTPS."""
+    """True if the visitor's browser uses HTTPS."""
     return is_secure(request.scope["scheme"], serving.settings.public_url)
 
 
@@ -105,7 +105,7 @@ def check_scope(found: Visitor, scope: Scope) -> None:
 
 
 def nobody() -> ProblemError:
-    """The problem if nobody is signed in."""
+    """The problem of a visitor who is not signed in."""
     return ProblemError(
         UNAUTHENTICATED,
         "nobody is signed in, or the session has ended; sign in",

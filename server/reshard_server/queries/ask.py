@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 Effort = Literal["look", "read"]
 
 SLOT_SECONDS = 5.0
-"""How long a question waits for a slot before it is refused."""
+"""Seconds that a question waits for a slot before it is refused."""
 
 LOOK_SECONDS = 120.0
 """Time limit for reading metadata: beyond it the storage hangs, or the metadata is absurdly large."""
@@ -114,7 +114,7 @@ class Questions:
         child dies.
         """
         async with self._place(question.effort, token):
-            yield None  # a client that left while it waited costs no process
+            yield None  # no process for a client that left while it waited
             loop = asyncio.get_running_loop()
             running = _RunningQuestion(question, self._names, loop, self._children)
             self._running.add(running)

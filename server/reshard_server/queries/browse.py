@@ -92,7 +92,7 @@ def browse(
 def _walk(
     folder: Location, name: str, key: Key, after: Key, kind: str | None
 ) -> Iterator[_VisitedFolder]:
-    """Visits a folder, and what comes after ``after`` in it.
+    """Visits a folder, and its contents after ``after``.
 
     Args:
         kind: the format of the checkpoint whose files lie right in the folder; None if they are none.
@@ -128,7 +128,7 @@ def _look(
 
 
 def _files_of_root(root: Location) -> list[str]:
-    """The files of a root, which has no path of its own: a model whose files lie right in it is named by its file or its index."""
+    """The files of a root, which has no path of its own: a model with its files right in it is named by its file or its index."""
     return single_files(root, is_named=False)
 
 
@@ -137,7 +137,7 @@ def _is_after(key: Key, place: Key) -> bool:
 
 
 def _contains(key: Key, place: Key) -> bool:
-    """Whether the folder contains a place or is the place; then folders in it may come after the place."""
+    """True if the folder contains a place or is the place; then folders in it may come after the place."""
     return place[: len(key)] == key
 
 
@@ -182,7 +182,7 @@ def _format(folder: Location, key: Key) -> str | None:
 
 
 def _stays_inside(place: Location) -> bool:
-    """Whether no file of a prefix is a link that leads out of its folder. Links in a folder show when it is opened."""
+    """True if no file of a prefix is a link that leads out of its folder. Links in a folder are found when it is opened."""
     try:
         return not place.traits.renames or place.is_folder() or bool(viewed(place))
     except ReshardError:
@@ -209,7 +209,7 @@ def _found(
 
 
 def _modified_at(place: Location) -> datetime | None:
-    """When a local folder, or one of the files of a prefix, changed; None if it is gone, and for a bucket, which has no folders."""
+    """Time of the last change of a local folder or of a prefix's files; None if it is gone, and for a bucket, without folders."""
     if not place.traits.renames:
         return None
     try:

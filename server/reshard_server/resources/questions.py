@@ -40,10 +40,10 @@ from reshard_server.schemas.layout import PreviewRequest
 from reshard_server.services import Services
 
 _LINK = {"latency_s", "bytes_per_s"}
-"""Members of a plan's request that say how fast buckets answer."""
+"""Members of a plan's request with the speed of buckets."""
 
 _OF_THE_RUN = {"restart", "verify"}
-"""Members of a target that a plan over HTTP does not depend on."""
+"""Members of a target that do not affect a plan over HTTP."""
 
 
 def checkpoints_below(serving: Services, caller: Caller, query: CheckpointQuery) -> CheckpointPage:
@@ -64,7 +64,7 @@ def checkpoints_below(serving: Services, caller: Caller, query: CheckpointQuery)
 def inspection(
     serving: Services, caller: Caller, checkpoint: str, command: str = "inspect", **more: Any
 ) -> Question:
-    """The content of a checkpoint; ``contents`` is what a page shows of it."""
+    """The content of a checkpoint; the command ``contents`` gives a page's part of it."""
     path = existing(serving, caller, checkpoint, "/checkpoint")
     return _question(
         serving, command, {"path": str(path), **more}, {"uri": checkpoint}, (checkpoint,)
@@ -89,7 +89,7 @@ def starter(serving: Services, caller: Caller, source: str, mesh: str | None) ->
 def preview(
     serving: Services, caller: Caller, body: PreviewRequest, command: str = "layout"
 ) -> Question:
-    """How a layout splits a checkpoint; ``layout_summary`` is what a page shows of it."""
+    """The split of a checkpoint by a layout; the command ``layout_summary`` gives a page's part of it."""
     body = resolve_step(serving.roots, caller, body)
     path = existing(serving, caller, body.checkpoint, "/checkpoint")
     with for_field("/layout"):
@@ -111,7 +111,7 @@ def preview(
 
 
 def plan(serving: Services, caller: Caller, body: AnyPlanRequest) -> Question:
-    """What a conversion would do. Raises ProblemError if a conversion would be refused."""
+    """The plan of a conversion. Raises ProblemError if a conversion would be refused."""
     body = resolve_step(serving.roots, caller, body)
     check_conversion(serving, caller, body)
     source = existing(serving, caller, body.source, "/source")
@@ -145,7 +145,7 @@ def _target(serving: Services, caller: Caller, requested: TargetRequest) -> dict
 
 
 async def verification(serving: Services, caller: Caller, body: VerifyRequest) -> Question:
-    """Whether a checkpoint equals another one, or what it records of itself; reads every byte."""
+    """The comparison of a checkpoint with another one, or with its own record; reads every byte."""
     body = await choose_step(serving.finders, serving.roots, caller, body)
     places = {"a": (body.checkpoint, "/checkpoint"), "b": (body.other, "/other")}
     found = {

@@ -1,4 +1,4 @@
-"""A resource: what a path names, who may see it, and the problems if it is not there. Routes and pages share it."""
+"""A resource: the object that a path names, its visibility, and the problems if it is not there. Routes and pages share it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Resource(Generic[R]):
         return found
 
     def may_see(self, caller: Caller, found: R) -> bool:
-        """Whether the resource belongs to the caller, or the caller is an admin."""
+        """True if the resource belongs to the caller, or the caller is an admin."""
         return caller.is_admin or self.owner(found) == caller.name
 
     def gone(self, name: str) -> ProblemError:

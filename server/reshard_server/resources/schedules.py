@@ -86,7 +86,7 @@ def page(serving: Services, caller: Caller, size: int, token: str | None) -> Sch
 def put(
     serving: Services, caller: Caller, name: str, body: ScheduleBody, expected: Expected
 ) -> tuple[StoredSchedule, bool]:
-    """Stores or replaces a schedule, and says whether it is new. ProblemError if it may not have this name or body."""
+    """Stores or replaces a schedule; returns it, and True if it is new. ProblemError if it may not have this name or body."""
     ABOUT.get().aims_at(*(requested.target for requested in body.targets))
     existing = schedules.get(serving.database, name)
     before = existing if existing is not None and SCHEDULES.may_see(caller, existing) else None
@@ -119,7 +119,7 @@ def _owner(serving: Services, caller: Caller, before: StoredSchedule) -> Caller:
 
 
 def _not_free(name: str) -> ProblemError:
-    """The problem for a name of another token's schedule; it does not say why."""
+    """The problem for a name of another token's schedule; it hides the reason."""
     return ProblemError(CONFLICT, f"the name {name!r} cannot be used; choose another name")
 
 

@@ -42,20 +42,20 @@ MapVersion = Annotated[
 
 
 def _names(header: str, tag: str | None) -> bool:
-    """Whether the header names this ETag; None if the resource does not exist."""
+    """True if the header names this ETag; never for None, the ETag of a resource that does not exist."""
     known = [known.strip().removeprefix("W/") for known in header.split(",")]
     return tag is not None and (tag in known or "*" in known)
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a request expects of the current version: its headers If-Match and If-None-Match."""
+    """The expectation of a request about the current version: its headers If-Match and If-None-Match."""
 
     match: str | None = None
     none_match: str | None = None
 
     def holds(self, now: StoredVersion | None) -> bool:
-        """Whether the current version, None if there is none, is as expected."""
+        """True if the current version, None if there is none, is as expected."""
         tag = tag_of(now)
         matches = self.match is None or _names(self.match, tag)
         return matches and not (self.none_match is not None and _names(self.none_match, tag))
@@ -69,7 +69,7 @@ def put(
     content: Any,
     expected: Expectation,
 ) -> tuple[StoredVersion, bool]:
-    """Stores a version, and says whether it is new. ProblemError for content whose form is wrong."""
+    """Stores a version; returns it, and True if it is new. ProblemError for content of a wrong form."""
     _CHECKS[kind.noun](name, content)
     return versions.put(
         serving.database,
@@ -141,7 +141,7 @@ def tag_of(found: StoredVersion | None) -> str | None:
 
 
 def is_known(if_none_match: str | None, found: StoredVersion) -> bool:
-    """Whether a client has this version already."""
+    """True if a client has this version already."""
     return if_none_match is not None and _names(if_none_match, tag_of(found))
 
 

@@ -49,7 +49,7 @@ def check_schedule(
 
 
 def first_look(body: ScheduleBody, now: float) -> float:
-    """When a new schedule is looked at first."""
+    """The time of a new schedule's first look."""
     return next_tick(body.when.cron, now) if isinstance(body.when, Clock) else now
 
 

@@ -1,4 +1,4 @@
-"""When a cron expression is due, in UTC, and what to do about missed ticks.
+"""The due times of a cron expression, in UTC, and the treatment of missed ticks.
 
 ::
 
@@ -27,7 +27,7 @@ _CHARACTERS = re.compile(r"[0-9A-Za-z*/,\-#? ]+")
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """What to do about a schedule that is due.
+    """The decision about a schedule that is due.
 
     Attributes:
         run: the tick to run, or None.
@@ -64,7 +64,7 @@ def last_tick(cron: str, at: float) -> float:
 
 
 def ticks(cron: str, next_at: float, now: float, *, catch_up: bool) -> Ticks:
-    """What to do now, if ``next_at`` is the first tick that was not dealt with."""
+    """The decision now, if ``next_at`` is the first tick that was not handled."""
     due, following = max(next_at, last_tick(cron, now)), next_tick(cron, now)
     if now - due <= LATE_SECONDS or catch_up:
         before = last_tick(cron, due - 1)

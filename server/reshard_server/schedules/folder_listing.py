@@ -7,8 +7,8 @@ Two things show that:
 - a folder changed after the newest file in the step was written. Orbax writes ``commit_success.txt`` last and then
   renames the step, which changes none of its folders. A file that is added later is the newest file.
 
-A step that is a prefix (``ckpt-7``) shares its folder with other steps, whose times say nothing of it. TensorFlow deletes the index first,
-so that all files were there if it still is.
+A step that is a prefix (``ckpt-7``) shares its folder with other steps, so the folder's times tell nothing about it. TensorFlow deletes
+the index first, so all files were there if the index still is.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from reshard.errors import StorageError
 from reshard.surface.places import files_of, locate
 
 SLACK_SECONDS = 0.1
-"""How much later than the newest file a folder may have changed, because of rounding."""
+"""Time by which a folder may be newer than the newest file, because of rounding."""
 
 
 LOST_MEANWHILE = "some of its files were deleted while it was listed"
-"""How it is noticed of a step that the training run is deleting just then."""
+"""The sign of a step that the training run is deleting just then."""
 
 
 class GoneError(Exception):
-    """A step that was deleted, at least in part; the text says how that was noticed."""
+    """A step that was deleted, at least in part; the text has the sign of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What identifies a file and its content."""
+    """The state that identifies a file and its content."""
 
     inode: int
     size: int
@@ -47,8 +47,8 @@ class Listing:
     """Everything below a folder, or every file whose name begins with a prefix and a dot.
 
     Attributes:
-        files: by their path below the folder, or by what follows the prefix.
-        folders: the time of each folder's last change, by its path; "" is the folder itself. None of a prefix.
+        files: by their path below the folder, or by the rest of the name after the prefix.
+        folders: the time of each folder's last change, by its path; "" is the folder itself. Empty for a prefix.
         odd: an entry that is neither a file nor a folder, such as a link; None if there is none.
     """
 
@@ -58,21 +58,21 @@ class Listing:
 
     @property
     def is_prefix(self) -> bool:
-        """Whether it is of a prefix."""
+        """True for the listing of a prefix."""
         return not self.folders
 
     def place(self, root: Path, path: str) -> Path:
-        """Where a file of the listing is if the folder or the prefix is ``root``."""
+        """The path of a file of the listing if the folder or the prefix is ``root``."""
         return root.with_name(f"{root.name}{path}") if self.is_prefix else root / path
 
     @property
     def written_ns(self) -> int:
-        """When the newest file was written."""
+        """Time of the newest file, in nanoseconds."""
         return max(file.modified_ns for file in self.files.values())
 
     @property
     def lost_files(self) -> bool:
-        """Whether files were removed after the newest file was written."""
+        """True if files were removed after the newest file was written."""
         return max(self.folders.values(), default=0) > self.written_ns + SLACK_SECONDS * 1e9
 
 
@@ -105,7 +105,7 @@ def listing(root: Path) -> Listing:
 
 
 def _of_prefix(prefix: Path) -> Listing | None:
-    """The files of a prefix; None if nothing is known to begin so."""
+    """The files of a prefix; None if no known file begins so."""
     try:
         needed = files_of(locate(prefix))
         if needed is None:

@@ -2,7 +2,7 @@
 
 The links are in ``ROOT/.reshard-held/ID``, a folder that is made anew for each conversion; those of a prefix begin with its name there. They
 share inodes, sizes and times with the step's files, so a killed conversion resumes from its journal as long as the links stay. Linking takes
-moments while reading takes minutes; still, the step may be deleted just then, or may have lost files before. So it is
+moments and reading takes minutes; still, the step may be deleted just then, or may have lost files before. So it is
 listed before and after; if the listings differ, the step is gone.
 
 The links are synced before anything relies on them: after a power failure half of them would pass for the whole step.
@@ -37,13 +37,13 @@ class StoppedError(Exception):
 
 
 def links_for(step: Location, root: Location, number: str) -> Path:
-    """What is read of a step whose files are linked: a folder, or a prefix of files in it."""
+    """The source to read in place of a step whose files are linked: a folder, or a prefix of files in it."""
     folder = Path(root.path, LINKS_FOLDER, number)
     return folder if files_of(step) is None else folder / step.name
 
 
 def link_step(step: Path, at: Path, *, requested: bool, stopping: Callable[[], bool]) -> str | None:
-    """Links every file of a step below ``at``; returns None, or why this file system cannot do it.
+    """Links every file of a step below ``at``; returns None, or the reason why this file system cannot do it.
 
     Args:
         requested: a client asked for this step, so it is taken as it is even if it lost files before.
@@ -71,7 +71,7 @@ def remove_links(at: Path) -> None:
 
 
 def _folder_of(at: Path) -> Path:
-    """The folder of links that ``at`` is, or whose links begin with it."""
+    """The folder of links at ``at``, or the folder of the links with that prefix."""
     for folder in (at, at.parent):
         if folder.parent.name == LINKS_FOLDER:
             return folder
@@ -111,7 +111,7 @@ def _why_not(before: Listing, step: Path) -> str | None:
 
 
 def _link_files(before: Listing, step: Path, at: Path, stopping: Callable[[], bool]) -> str | None:
-    """Links the files; returns why they cannot be linked, or None."""
+    """Links the files; returns the reason why they cannot be linked, or None."""
     try:
         above = _folder_of(at).parent
         above.mkdir(mode=0o700, exist_ok=True)

@@ -31,7 +31,7 @@ LOOK_SECONDS = 0.25
 AFTER_FAILURE_SECONDS = 2.0
 
 RECOVER_SECONDS = 5.0
-"""Between two looks for what dead processes left unfinished."""
+"""Seconds between two looks for unfinished work of dead processes."""
 
 
 class ScheduleLoop:

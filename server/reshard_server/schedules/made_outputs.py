@@ -17,12 +17,12 @@ RECORDS = (RECORD, INDEX)
 
 
 def output_stamp(output: Location) -> str | None:
-    """Changes when something else takes the place of a converted checkpoint; None if there is none."""
+    """A stamp that changes when something else replaces a converted checkpoint; None without a checkpoint."""
     return stamp_of_finished(output, RECORDS)
 
 
 def is_full_version(output: Location) -> bool:
-    """Whether a version of the weights stands by itself: a conversion leaves its record there, a delta does not."""
+    """True if a version of the weights needs no other: a conversion leaves its record there, a delta does not."""
     return (output / RECORD).is_file()
 
 

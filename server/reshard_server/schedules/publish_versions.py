@@ -1,14 +1,14 @@
-"""Which version of the weights a step becomes: a full one, or a delta on the version before.
+"""Decides the version of the weights that a step becomes: a full one, or a delta on the version before.
 
 The versions of a schedule are consecutive, one at a time: a step waits until the version before it is published or has failed, so that a
-failure leaves no hole. What is in the folder counts, not what was planned::
+failure leaves no hole. The folder counts, not the plan::
 
     weight_v000001   full     the first one
-    weight_v000002   delta    on weight_v000001, which it is compared with
+    weight_v000002   delta    on weight_v000001: the two are compared
     weight_v000003   delta    on weight_v000002: the step of that version is compared, by the same map
     weight_v000004   full     the training run had deleted that step, or ``anchor_every`` was reached
 
-A delta that cannot be made after all becomes a full version in its conversion (``worker.make_delta``).
+If a delta cannot be made after all, its conversion makes a full version (``worker.make_delta``).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from reshard_server.schemas.schedule import PublishedVersions
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What a step is published as.
+    """The form in which a step is published.
 
     Attributes:
-        old: the client's path of what a delta is compared with; None for a full version.
-        why: for the history of the schedule.
+        old: the client's path of the checkpoint that a delta is compared with; None for a full version.
+        why: the reason, for the history of the schedule.
     """
 
     version: int
@@ -54,7 +54,7 @@ def folder_of(stored: StoredSchedule) -> str:
 
 
 def is_publishing(connection: sa.Connection, stored: StoredSchedule) -> bool:
-    """Whether the version before is not published yet. Until the end of the transaction no other process can begin one."""
+    """True if the version before is not published yet. Until the end of the transaction no other process can begin one."""
     schedules.lock(connection, stored.name)
     return schedule_runs.is_busy(connection, stored.name)
 
@@ -72,12 +72,12 @@ def next_publication(
     steps: Mapping[int, str],
     directory: str,
 ) -> Publication:
-    """The next version: on the one before, if that and what it was made of are there.
+    """The next version: a delta on the one before, if that and its source are there.
 
     Args:
         steps: the folder of each step that is there, below ``directory``.
 
-    Raises ProblemError and StorageError where the folder of the versions cannot be read.
+    Raises ProblemError and StorageError if the folder of the versions cannot be read.
     """
     folder = folder_of(stored)
     place = scheduling.roots.writable(scheduling.caller(stored), folder)
@@ -128,7 +128,7 @@ def _is_same(scheduling: Scheduling, output: Output) -> bool:
 
 
 def _deltas_since_full(scheduling: Scheduling, made: list[Output], most: int) -> int:
-    """How many of the newest versions in a row are deltas, counted up to ``most``."""
+    """The number of newest versions in a row that are deltas, counted up to ``most``."""
     for count, output in enumerate(reversed(made[-most:])):
         if _is_full(scheduling, output):
             return count
@@ -141,7 +141,7 @@ def _is_full(scheduling: Scheduling, output: Output) -> bool:
 
 
 def kept_versions(scheduling: Scheduling, existing: list[Output], keep: int) -> set[str]:
-    """Ids of the newest versions and of all on which they stand."""
+    """Ids of the newest versions and of all their bases."""
     ordered = sorted(existing, key=_version)
     kept = ordered[-keep:]
     for output in reversed(ordered[:-keep]):

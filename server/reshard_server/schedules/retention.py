@@ -24,7 +24,7 @@ from reshard_server.schemas.schedule import NewSteps
 LOG = logging.getLogger(__name__)
 
 REMOVE_SECONDS = 120.0
-"""How long the schedules wait while objects are deleted; what remains is deleted later."""
+"""Seconds that the schedules wait while objects are deleted; the rest is deleted later."""
 
 
 def record_made(scheduling: Scheduling, conversion: str) -> None:
@@ -91,7 +91,7 @@ def _too_old(
 
 
 def _is_there(scheduling: Scheduling, output: Output) -> bool:
-    """Raises ProblemError if a bucket does not say."""
+    """True if the output exists. Raises ProblemError if a bucket does not answer."""
     try:
         return _stamp(scheduling, output) == output.stamp
     except ProblemError as problem:

@@ -24,7 +24,7 @@ PREVIOUS_RUNS = "the conversion of the previous run has not ended"
 
 
 def tick(scheduling: Scheduling, stored: StoredSchedule, when: Clock, now: float) -> None:
-    """Runs the tick that is due, or notes why not. Raises UnfitError if the schedule's token lost its rights."""
+    """Runs the tick that is due, or notes the reason why not. Raises UnfitError if the schedule's token lost its rights."""
     scheduling.watched(stored)
     due = ticks(when.cron, stored.next_at or now, now, catch_up=when.catch_up)
     request = None if due.run is None else _checked(scheduling, stored, when, due.run)
@@ -70,7 +70,7 @@ def _request(scheduling: Scheduling, stored: StoredSchedule, when: Clock, at: fl
 def _checked(
     scheduling: Scheduling, stored: StoredSchedule, when: Clock, at: float
 ) -> JobRequest | str:
-    """The request, or why there is none."""
+    """The request, or the reason why there is none."""
     try:
         return _request(scheduling, stored, when, at)
     except ProblemError as problem:
@@ -109,7 +109,7 @@ def _start(
     request: JobRequest | str,
     due: float,
 ) -> str | None:
-    """The id of the conversion; None if none was started, and the history says why."""
+    """The id of the conversion; None if none was started, with the reason in the history."""
     name, key = stored.name, second_text(due)
     if schedule_runs.has_running(connection, name):
         schedule_runs.note(connection, name, key, "skipped", detail=PREVIOUS_RUNS)

@@ -1,4 +1,4 @@
-"""What all parts of the schedules share, and the rights with which a schedule runs."""
+"""The services that all parts of the schedules share, and the rights with which a schedule runs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from reshard_server.settings import Settings
 
 
 class UnfitError(Exception):
-    """A schedule whose token lost the rights that it needs; the text says which."""
+    """A schedule whose token lost the rights that it needs; the text names them."""
 
 
 @dataclass(frozen=True)
 class Scheduling:
-    """What all parts of the schedules share.
+    """The services that all parts of the schedules share.
 
     Attributes:
         executor: id of this process.

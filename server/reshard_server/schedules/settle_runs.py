@@ -19,7 +19,7 @@ from reshard_server.schedules.retention import finish_removing, record_made, rem
 from reshard_server.schedules.scheduling import Scheduling
 
 _LOST = ("SourceChangedError", "MissingError", "IncompleteCheckpointError")
-"""What the library raises when objects vanish while a checkpoint is read."""
+"""Errors of the library if objects vanish while a checkpoint is read."""
 
 LOG = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def settle(scheduling: Scheduling) -> None:
 
 
 def recover(scheduling: Scheduling) -> None:
-    """Takes over what dead processes left unfinished."""
+    """Takes over unfinished work of dead processes."""
     dropped = schedule_runs.release_of_dead(scheduling.database, scheduling.heard_after)
     if dropped:
         LOG.warning(
@@ -82,7 +82,7 @@ def _settle(scheduling: Scheduling, run: EndedRun) -> None:
 
 
 def _gone(scheduling: Scheduling, run: EndedRun) -> str | None:
-    """Why the step is gone, if the conversion failed because the step was deleted while it was read; else None."""
+    """The sign that the step is gone, if the conversion failed because it was deleted while it was read; else None."""
     if run.step is None or run.source is None:
         return None
     try:
@@ -98,7 +98,7 @@ def _gone(scheduling: Scheduling, run: EndedRun) -> str | None:
 
 
 def _gone_from_bucket(scheduling: Scheduling, run: EndedRun, step: Location) -> str | None:
-    """As ``_gone``: a training run that deletes a step may leave its marker for the last."""
+    """``_gone`` for a bucket: a training run that deletes a step may delete its marker last."""
     ended = conversions.get(scheduling.database, run.conversion)
     error = (ended and ended.error) or {}
     was_lost = error.get("error") in _LOST and error.get("status") != STORAGE_REFUSED.status

@@ -72,14 +72,14 @@ def values_of(name: str, at: float, step: int | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """What one run converts.
+    """The subject of one run.
 
     Attributes:
         at: the time in the targets' names.
         again: an earlier run may have left unfinished work. It is thrown away, since that run read the step from
             other hard links.
         version: of the weights; None if the schedule publishes none.
-        old: what a delta is compared with.
+        old: the checkpoint that a delta is compared with.
     """
 
     source: str
@@ -91,7 +91,7 @@ class Occasion:
 
 
 class QueueFullError(Exception):
-    """The schedule's token has as many waiting conversions as it may have."""
+    """The schedule's token has the most waiting conversions that it may have."""
 
 
 def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> JobRequest:

@@ -2,7 +2,7 @@
 
 On a file system that renames, Orbax commits by a rename: a folder is a committed step if its name is a
 step's, to which Orbax adds ``.orbax-checkpoint-tmp`` or ``.partial_save`` until then (``_src/path/step.py``,
-``_StandardNameFormat``, which the v1 API uses as well). In a bucket it writes ``commit_success.txt`` last, so that each new name is asked for
+``_StandardNameFormat``, which the v1 API uses as well). In a bucket it writes ``commit_success.txt`` last, so each new name is looked up
 once more. Names depend on two options of the manager::
 
     step_prefix, step_format_fixed_length    name of step 23
@@ -10,9 +10,8 @@ once more. Names depend on two options of the manager::
     None, 4                                  0023
     "step", 4                                step_0023
 
-transformers' Trainer names them ``checkpoint-23``; there the prefix is ``checkpoint``, which need not be said where no step is a plain number.
-TensorFlow's ``ckpt-23`` is what the names of its
-files begin with: a step has an index, which is written last.
+transformers' Trainer names them ``checkpoint-23``; there the prefix is ``checkpoint``, which may be left out if no step is a plain number.
+TensorFlow's ``ckpt-23`` is the prefix of its files: a step has an index, which is written last.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from reshard_server.schemas.base import LARGEST_STEP
 from reshard_server.schemas.schedule import NewSteps
 
 ASKED_AT_ONCE = 16
-"""Markers that are looked for before the first of these steps is dealt with."""
+"""Markers that are looked for before the first of these steps is handled."""
 
 
 def step_folders(directory: Location, when: NewSteps) -> dict[int, str]:
     """The name of the folder or the prefix of each step, in the order of the steps; in a bucket some may not be committed yet.
 
-    Where the schedule says nothing of their names, they are plain numbers; where there are none, names as ``reshard steps`` takes them.
+    Without a prefix or digits in the schedule, names are plain numbers; if there are none, any names of ``reshard steps``.
     A directory that does not exist has none yet. Raises StorageError if it cannot be listed.
     """
     pattern = _pattern(when)
@@ -54,7 +53,7 @@ def step_folders(directory: Location, when: NewSteps) -> dict[int, str]:
 def committed(directory: Location, folders: dict[int, str]) -> Iterator[int]:
     """Those of these steps that are committed, in their order.
 
-    They are looked for a few at a time, so that what nobody takes from the iterator is not asked for. Raises StorageError.
+    They are looked for a few at a time, so steps that are not taken from the iterator cost no request. Raises StorageError.
     """
     steps = iter(folders)
     while batch := list(islice(steps, ASKED_AT_ONCE)):

@@ -1,4 +1,4 @@
-"""Checks a schedule that publishes versions of the weights: what it watches, and its one target."""
+"""Checks a schedule that publishes versions of the weights: its watched folder, and its one target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WHOLE = ("layout", "mesh")
 
 
 def check_versions(body: ScheduleBody) -> None:
-    """Raises ProblemError for a schedule whose outputs could be no versions."""
+    """Raises ProblemError for a schedule whose outputs cannot be versions."""
     if isinstance(body.when, Clock):
         raise ProblemError(
             INVALID,

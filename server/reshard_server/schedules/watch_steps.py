@@ -3,9 +3,9 @@
 In a bucket there are no hard links. A poll takes one request for each thousand names and one for each step that is new; a
 step that is deleted before its conversion ends is gone, since a conversion reads only the versions that it listed.
 
-A step with a row was dealt with. New steps are claimed one by one, oldest first. Each is hard-linked, and its conversion
-is queued in one transaction with its links. If a process dies in between, its claim and its links are found to belong
-to nobody, and the step counts as new again.
+A step with a row was handled. New steps are claimed one by one, oldest first. Each is hard-linked, and its conversion
+is queued in one transaction with its links. If a process dies in between, its claim and its links have no owner, and the
+step counts as new again.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _new(scheduling: Scheduling, stored: StoredSchedule, steps: Collection[int])
 
 
 def _not_passed(scheduling: Scheduling, stored: StoredSchedule, new: list[int]) -> list[int]:
-    """The new steps; of a schedule that publishes versions without those before the newest version's."""
+    """The new steps; for a schedule that publishes versions, only those after the newest version's."""
     if stored.body.delta is None:
         return new
     newest = newest_step(scheduling, stored)
@@ -126,12 +126,12 @@ def occasion_of(
     there: Mapping[int, str],
     now: float,
 ) -> tuple[Occasion, str]:
-    """The run of a step, and what the history says of it.
+    """The run of a step, and its text in the history.
 
     Args:
         there: the folder of each step that is there.
 
-    Raises ProblemError and StorageError where the versions before it cannot be read.
+    Raises ProblemError and StorageError if the versions before it cannot be read.
     """
     source = f"{when.directory}/{there[step]}"
     if stored.body.delta is None:
@@ -152,7 +152,7 @@ def start_step(
     """Hard-links a claimed step and queues its conversion; the step's row has the outcome.
 
     Args:
-        planned: what ``occasion_of`` returned.
+        planned: the result of ``occasion_of``.
         requested: a client asked for this step.
 
     Raises UnfitError if the schedule's token lost its rights; for a requested step also QueueFullError and
@@ -254,7 +254,7 @@ def _skip(scheduling: Scheduling, stored: StoredSchedule, steps: list[int]) -> N
 
 
 def _must_wait(scheduling: Scheduling, stored: StoredSchedule) -> bool:
-    """Whether the queue is full, or the version before is not published yet."""
+    """True if the queue is full, or the version before is not published yet."""
     with scheduling.database.connect() as connection:
         waiting = conversions.count_queued(connection, stored.token)
         is_busy = stored.body.delta is not None and schedule_runs.is_busy(connection, stored.name)

@@ -2,8 +2,8 @@
 
 It reads one JSON document from stdin (``jobs.child_request``) and writes one JSON object per line to stdout:
 ``{"progress": …}`` at most twice a second, ``{"publish": …}`` before a target appears, and at the end
-``{"result": …}`` or ``{"problem": …}``, with ``log`` for what only the operator may read. ``worker.parent`` describes what it reads after the
-document.
+``{"result": …}`` or ``{"problem": …}``, with ``log`` for words that only the operator may read. ``worker.parent`` describes the lines after
+the document.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NICENESS = 10
 """The server's requests run first; without requests this costs nothing."""
 
 _OOM_SCORE = "500"
-"""When the host runs out of memory, the kernel ends this process rather than the server."""
+"""Score of this process for the kernel, so that a host without memory ends it rather than the server."""
 
 
 def run_child() -> int:

@@ -1,4 +1,4 @@
-"""Starts child processes: keeps one process that has imported what they need, and has it fork (``worker.template``)."""
+"""Starts child processes as forks of one process that has imported their modules (``worker.template``)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ BUCKETS = "RESHARD_BUCKETS"
 """Names the file with the endpoints and credentials of buckets, which the library reads in the child."""
 
 START_SECONDS = 60.0
-"""How long a child may take to start; the first waits until the template has imported everything."""
+"""Seconds that a child may take to start; the first waits until the template has imported everything."""
 
 PAUSE_SECONDS = 1.0
-"""Before a template is started in place of one that has ended."""
+"""Seconds before a template is started in place of one that has ended."""
 
 
 class Children:

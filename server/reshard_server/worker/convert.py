@@ -27,7 +27,7 @@ def convert_all(
     Returns ``reports``, as ``docs/reference/json-output.md`` describes them, and ``read_bytes``, the encoded bytes of the
     source that this run read for all targets.
 
-    Where an earlier attempt's files cannot be resumed, the target is started over: the files belong to this
+    If an earlier attempt's files cannot be resumed, the target is started over: the files belong to this
     conversion, and the source or the server's settings changed since.
     """
     warnings: dict[int, str] = {}

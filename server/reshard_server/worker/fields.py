@@ -1,4 +1,4 @@
-"""Finds the member of a request that a library error is about, from the kind of the error."""
+"""Finds the member of a request that a library error concerns, from the kind of the error."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from reshard_server.worker.throttle import ProgressThrottle
 RULES = ("layout", "select", "drop", "rename", "cast", "map", "sizes", "reverse")
 
 NO_DELTA = (PlanError, FormatError, MissingError, SourceChangedError, VerificationError)
-"""What is refused because of the two checkpoints, of which a full version may still be made."""
+"""Refusals because of the two checkpoints; a full version may still be possible."""
 
 
 def publish_version(
@@ -32,7 +32,7 @@ def publish_version(
     progress: ProgressThrottle,
     before_publish: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Makes the delta of a request, or the full version in its place where the request allows that.
+    """Makes the delta of a request, or the full version in its place if the request allows that.
 
     Returns ``reports``, with the document of ``reshard delta``, its tensors as a list, or of ``reshard convert``, and ``read_bytes``, which is
     None for a delta.

@@ -40,7 +40,7 @@ def die_with_parent(parent: int) -> None:
 
 
 class Parent:
-    """Reads what the parent sends.
+    """Reads the parent's messages.
 
     Attributes:
         document: the first line, the request.

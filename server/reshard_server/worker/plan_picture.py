@@ -1,4 +1,4 @@
-"""What a page shows of a plan, which may have many thousands of tensors and shards.
+"""The part of a plan for a page; the plan may have many thousands of tensors and shards.
 
 The page lists the first ``MOST_TENSORS`` tensors and counts the others. It shows the shares of one tensor, if they are
 few enough to look at.
@@ -23,17 +23,17 @@ MOST_PAIRS = 200_000
 """The shares are left out if more pairs of a target shard and a source shard overlap."""
 
 Planned = Any
-"""What ``reshard.api.plan`` returns, or one of its tensors."""
+"""The result of ``reshard.api.plan``, or one of its tensors."""
 
 Document = dict[str, Any]
 Cuts = tuple[int, ...]
 
 
 class PartOverlap(NamedTuple):
-    """How the target's parts overlap the source's, along one dimension or over a whole tensor.
+    """The overlap of the target's parts with the source's, along one dimension or over a whole tensor.
 
     Attributes:
-        kept: for each target part, the elements from the source part that gives it most; summed over the parts.
+        kept: for each target part, the elements from the source part that gives most of it; summed over the parts.
         least, most: the smallest and the largest number of source parts that one target part reads.
     """
 
@@ -43,7 +43,7 @@ class PartOverlap(NamedTuple):
 
 
 def picture(planned: Planned, name: str | None) -> Document:
-    """What a page shows of a plan: the first tensors, and one of them with its shares.
+    """A plan for a page: the first tensors, and one of them with its shares.
 
     Args:
         name: of a tensor in the target; the tensor that moves most if it is None or unknown.
@@ -83,7 +83,7 @@ def chosen_of(tensors: Planned, name: str | None) -> Planned:
 
 
 def is_resplit(tensor: Planned) -> bool:
-    """Whether the tensor has other shards in the target than in the source."""
+    """True if the tensor has other shards in the target than in the source."""
     return bool(tensor.source.slices.cuts != tensor.target.slices.cuts)
 
 
@@ -95,7 +95,7 @@ def moved_bytes(tensor: Planned) -> int:
 
 
 def overlap(tensor: Planned) -> PartOverlap:
-    """How the target's shards overlap the source's. Shards are boxes, so each dimension is computed alone."""
+    """The overlap of the target's shards with the source's. Shards are boxes, so each dimension is computed alone."""
     cuts = zip(tensor.source.slices.cuts, tensor.target.slices.cuts, strict=True)
     lines = [_overlap(source, target) for source, target in cuts]
     return (
@@ -107,7 +107,7 @@ def overlap(tensor: Planned) -> PartOverlap:
 
 @lru_cache(maxsize=1024)
 def _overlap(source: Cuts, target: Cuts) -> PartOverlap:
-    """Cached: layers of a model repeat their shapes, so few pairs of cuts occur."""
+    """The overlap of two lists of cuts; cached, since layers of a model repeat their shapes and few pairs occur."""
     kept, counts = 0, []
     for start, stop in pairwise(target):
         touched = range(bisect_right(source, start) - 1, bisect_left(source, stop))
@@ -134,7 +134,7 @@ def _shards(tensor: Planned) -> Document:
 
 
 def _with_shares(planned: Planned, tensor: Planned) -> Document:
-    """``shares`` is None if there are too many."""
+    """The document of a tensor; its ``shares`` are None if there are too many."""
     few = _pairs(tensor) <= MOST_PAIRS
     (document,) = conversion_plan(replace(planned, tensors=[tensor]), few)["tensors"]
     found = overlap(tensor)

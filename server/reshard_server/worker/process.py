@@ -20,13 +20,13 @@ LOG = logging.getLogger(__name__)
 
 STDERR_BYTES = 8192
 EXIT_SECONDS = 5.0
-"""How long a process may take to end after it was killed or has closed its output."""
+"""Seconds that a process may take to end after it was killed or has closed its output."""
 
 MESSAGE_BYTES = 1 << 28
 _READ_BYTES = 1 << 16
 
 DESCRIPTORS = 4
-"""Of each child: stdin, stdout, stderr, and the pipe on which the template tells its pid and then its exit code."""
+"""Descriptors of each child: stdin, stdout, stderr, and the pipe on which the template sends its pid and then its exit code."""
 
 NUMBER = struct.Struct("=i")
 """A pid or an exit code; the latter is negative for a signal."""
@@ -39,7 +39,7 @@ class ChildProcess:
     """A running child; ``Children.start`` makes it, ``close`` must end it.
 
     Attributes:
-        news: the pipe on which the template tells the exit code. While it is open, ``pid`` names no other process.
+        news: the pipe on which the template sends the exit code. While it is open, ``pid`` names no other process.
         has_document: set once the child's document is written; nothing else is sent before.
     """
 
@@ -59,7 +59,7 @@ class ChildProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the child closed its output: it has ended, or is about to."""
+        """True if the child closed its output: it has ended, or is about to."""
         return not self._open.get_map()
 
     def messages(self, seconds: float) -> Iterator[Message]:
@@ -126,14 +126,14 @@ class ChildProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def _ended_within(self, seconds: float) -> int | None:
-        """The exit code; None if the child still runs. Where the template has died, the kernel has killed the child."""
+        """The exit code; None if the child still runs. If the template has died, the kernel has killed the child."""
         try:
             return read_number(self.news, seconds)
         except EOFError:
             return -signal.SIGKILL
 
     def error_output(self) -> str:
-        """The end of what the child wrote to stderr."""
+        """The end of the child's output to stderr."""
         return self._stderr.decode(errors="replace").strip()
 
     def listen_until(self, deadline: float) -> Iterator[Message]:
@@ -143,7 +143,7 @@ class ChildProcess:
 
 
 def read_number(news: IO[bytes], seconds: float) -> int | None:
-    """The number that the template tells; None if that takes longer. Raises EOFError if it will tell none."""
+    """The number that the template sends; None if that takes longer. Raises EOFError if it will send none."""
     told = select.poll()
     told.register(news, select.POLLIN)
     if not told.poll(seconds * 1000):
@@ -166,7 +166,7 @@ def how_ended(code: int) -> str:
 
 
 def _has_room(fd: int) -> bool:
-    """Whether a pipe takes PIPE_BUF bytes now; ``select`` knows no descriptors from 1,024 on."""
+    """True if a pipe takes PIPE_BUF bytes now; ``select`` takes no descriptors from 1,024 on."""
     room = select.poll()
     room.register(fd, select.POLLOUT)
     return bool(room.poll(0))

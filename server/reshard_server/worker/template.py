@@ -1,7 +1,7 @@
-"""The process of which every child is a fork: ``python -P -m reshard_server.worker.template PARENT``.
+"""The process that forks every child: ``python -P -m reshard_server.worker.template PARENT``.
 
-It has imported what children need, so that a child starts in milliseconds. It has one thread, since the locks of others would stay taken in a
-fork, and it reads no checkpoint and no request, so that each child starts from the same clean state.
+It has imported the modules of children, so a child starts in milliseconds. It has one thread, since the locks of others would stay taken in
+a fork, and it reads no checkpoint and no request, so each child starts from the same clean state.
 
 The server sends one byte for each child over the socket at stdin, with four descriptors: the child's stdin, stdout and stderr, and a pipe. To
 that pipe this process writes the child's pid, and its exit code when it has ended. An ended child is reaped when the server closes the pipe,
@@ -36,7 +36,7 @@ _NOT_OF_RESHARD = (
     "awscrt.checksums",
     "tensorstore",
 )
-"""What a child imports as it needs it. None starts a thread when it is imported."""
+"""Modules that a child would import on demand. None starts a thread when it is imported."""
 
 
 def main() -> int:
@@ -57,13 +57,13 @@ def _import_all() -> None:
 
 
 class _Forks:
-    """The children, by the pipe on which the server hears of each."""
+    """The children, by the pipe that reports each to the server."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._pids: dict[int, int] = {}
-        self._told: set[int] = set()  # pipes of children whose end was told
-        self._given_up: set[int] = set()  # children that may end whenever they do
+        self._told: set[int] = set()  # pipes of children whose end was reported
+        self._given_up: set[int] = set()  # children whose pipe the server closed first
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing wakes

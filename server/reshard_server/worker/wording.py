@@ -42,7 +42,7 @@ class RootNames:
         """The names of all roots.
 
         Args:
-            others: folders of the server that no client may see.
+            others: folders of the server that are hidden from clients.
         """
         forms = {(form, name) for name, place in roots.items() for form in _texts(place)}
         named = sorted((pair for pair in forms if pair[0] != "/"), key=_longest_first)
@@ -115,7 +115,7 @@ class Wording:
     def of(
         cls, roots: Mapping[str, Location], request: JobRequest, links: Path | None = None
     ) -> Wording:
-        """For a conversion.
+        """The wording for a conversion.
 
         Args:
             links: the folder of hard links that is read instead of the source, if any; the client knows only

@@ -30,7 +30,7 @@ class BatchRecorder:
     """Records conversions in batches; used from one event loop.
 
     Attributes:
-        queued_at_most: how many conversions of a token may wait.
+        queued_at_most: most waiting conversions of a token.
         lookers: the threads that use the database.
     """
 
@@ -75,7 +75,7 @@ def _resolve(made: asyncio.Future[Made], outcome: Made | Exception) -> None:
 def _record_batch(
     db: sa.Engine, submissions: Sequence[Submission], queued_at_most: int
 ) -> list[Made | Exception]:
-    """Records all submissions in one transaction if possible; the outcome of each."""
+    """Records all submissions in one transaction if possible; returns the outcome of each."""
     try:
         return [(made, True) for made in create_all(db, submissions, queued_at_most)]
     except ProblemError:

@@ -1,7 +1,7 @@
-"""Claims: which process carries a conversion out.
+"""Claims: the right of one process to carry a conversion out.
 
-One statement wins a claim, and every later statement names it. So a process that was frozen, taken for dead and thawed
-changes nothing: the row has another claim by then. The same query gives tokens fair shares. Among the queued
+One statement wins a claim, and every later statement names it. So a process that was frozen and presumed dead changes
+nothing when it thaws: the row has another claim by then. The same query gives tokens fair shares. Among the queued
 conversions of tokens that run fewer than their limit, it takes the first by
 
 1. the number that the token runs now, fewest first;
@@ -161,7 +161,7 @@ def begin_attempt(db: sa.Engine, claim: Claim) -> int | None:
 
 
 def may_publish(db: sa.Engine, claim: Claim, attempt: int) -> bool:
-    """Whether the claim stands, this is its latest attempt, and nobody cancelled the conversion."""
+    """True if the claim stands, this is its latest attempt, and the conversion was not cancelled."""
     with db.connect() as connection:
         return (
             connection.execute(_MAY_PUBLISH, {**_named(claim), "number": attempt}).scalar()
@@ -182,7 +182,7 @@ def state_of(db: sa.Engine, claim: Claim) -> Held | None:
 
 
 def was_begun(db: sa.Engine, claim: Claim) -> bool:
-    """Whether an attempt of this claim or an earlier one has moved data."""
+    """True if an attempt of this claim or an earlier one has moved data."""
     with db.connect() as connection:
         return bool(connection.execute(_BEGUN, {"of": claim.conversion}).scalar())
 
@@ -197,7 +197,7 @@ def finish(
     read_bytes: int | None = None,
     progress: ProgressState | None = None,
 ) -> bool:
-    """Records how the conversion ended, and counts that; False if the claim is lost.
+    """Records the end of the conversion, and counts it; False if the claim is lost.
 
     Args:
         progress: the last progress; None keeps the last recorded progress.
@@ -227,12 +227,12 @@ def hand_back(db: sa.Engine, claim: Claim) -> None:
 def take_from_silent(
     db: sa.Engine, heard_after: sa.ColumnElement[float], own: str, is_mine: Callable[[str], bool]
 ) -> int:
-    """Queues again the conversions that no live process carries out; returns how many.
+    """Queues again the conversions that no live process carries out; returns their number.
 
     Args:
         heard_after: executors whose last heartbeat is older are dead.
         own: id of this executor.
-        is_mine: whether this executor works on a claim, or is about to win it. The records may give it further
+        is_mine: true for a claim that this executor works on, or is about to win. The records may give it further
             claims: those that it gave up while the database was out of reach, and those whose COMMIT succeeded
             although the answer was lost.
     """
@@ -250,7 +250,7 @@ _FREE: dict[str, None] = {"executor": None, "claim": None}
 
 
 def _release(connection: sa.Connection, where: tuple[sa.ColumnElement[bool], ...]) -> int:
-    """Queues running conversions, and ends those to be cancelled; returns how many."""
+    """Queues running conversions, and ends those to be cancelled; returns their number."""
     now = clock_of(connection).now()
     free = CONVERSIONS.update().where(*where).returning(_C.started_at)
     next_revision = {"revision": _C.revision + 1}

@@ -51,7 +51,7 @@ _QUEUED = sa.select(sa.func.count()).where(_C.token == sa.bindparam("token"), _C
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which conversions are listed; members that are None or empty do not filter.
+    """Filters of a listing of conversions; members that are None or empty do not filter.
 
     Attributes:
         token: name of the token that made them.
@@ -60,7 +60,7 @@ class Filters:
         source_part: text anywhere in the source; ASCII letters match in any case.
         label_key: key of a label, with any value.
         created_after, created_before: seconds since 1970; the first inclusive, the second exclusive.
-        is_delta: only deltas, or only what is none.
+        is_delta: True for deltas only, False for other conversions only.
     """
 
     token: str | None = None
@@ -180,7 +180,7 @@ def page(
 
 
 def _listing(filters: Filters) -> dict[str, Any]:
-    """What a page token is bound to; without newer filters that are not used, for servers of the previous version."""
+    """The filters to which a page token is bound; without unused newer ones, for servers of the previous version."""
     newer = ("source_part", "label_key", "is_delta")
     return {k: v for k, v in asdict(filters).items() if k not in newer or v is not None}
 
@@ -240,13 +240,13 @@ def _get(connection: sa.Connection, conversion: str, with_result: bool = True) -
 
 
 def _change(db: sa.Engine, conversion: str, states: set[State], values: dict[str, Any]) -> bool:
-    """Sets values if the row is in one of the states; returns whether it was."""
+    """Sets values if the row is in one of the states; True if it was."""
     with db.begin() as connection:
         return _set(connection, conversion, states, values)
 
 
 def _cancel_queued(db: sa.Engine, conversion: str) -> bool:
-    """Cancels the conversion if it is queued, and counts that; returns whether it was."""
+    """Cancels the conversion if it is queued, and counts that; True if it was."""
     now = clock_of(db).now()
     with db.begin() as connection:
         if not _set(connection, conversion, {"queued"}, {"state": "cancelled", "ended_at": now}):

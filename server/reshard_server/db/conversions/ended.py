@@ -19,7 +19,7 @@ BATCH = 500
 
 
 def remove_ended(db: sa.Engine, before: float) -> int:
-    """Deletes conversions that ended before a time, with their labels and keys; returns how many."""
+    """Deletes conversions that ended before a time, with their labels and keys; returns their number."""
     gone = 0
     while number := _remove_some(db, before):
         gone += number

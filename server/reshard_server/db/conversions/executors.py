@@ -15,7 +15,7 @@ from reshard_server.db.tables import EXECUTORS
 from reshard_server.host_clock import host_seconds
 
 FORGOTTEN_SECONDS = 3600.0
-"""Rows of dead executors are kept this long, for finding out what happened."""
+"""Seconds that rows of dead executors are kept, for investigations."""
 
 _E = EXECUTORS.c
 

@@ -1,8 +1,8 @@
-"""Records of the folders of hard links: which exist, and which conversion reads each.
+"""Records of the folders of hard links, and of the conversion that reads each.
 
 ::
 
-    made by an executor ──▶ of a conversion ──it ended──▶ nobody's ──removed──▶ forgotten
+    made by an executor ──▶ of a conversion ──it ended──▶ unowned ──removed──▶ forgotten
              └──the executor died──────────────────────────▲
 """
 
@@ -23,7 +23,7 @@ _H = SCHEDULE_HOLDS.c
 
 @dataclass(frozen=True, slots=True)
 class LinkFolder:
-    """A folder of hard links; ``path`` is what is read: the folder, or the prefix of files in it."""
+    """A folder of hard links; ``path`` is the source to read: the folder, or the prefix of files in it."""
 
     id: str
     path: Path

@@ -17,7 +17,7 @@ from reshard_server.errors.problems import KEY_REUSED, TOO_MANY, ProblemError
 from reshard_server.schemas.conversion import Conversion, JobRequest
 
 KEPT_SECONDS = 7 * 24 * 3600
-"""How long a key is remembered."""
+"""Seconds that a key is remembered."""
 
 RETRY_AFTER = "30"
 
@@ -53,7 +53,7 @@ def request_hash(request: JobRequest) -> str:
 def create_once(
     db: sa.Engine, submission: Submission, queued_at_most: int
 ) -> tuple[Conversion, bool]:
-    """Records a conversion, or returns the one that this token made with this key; and whether it is new.
+    """Records a conversion, or finds the one that this token made with this key; returns it, and True if it is new.
 
     Raises ProblemError if the key was sent with another request, or too many conversions of the token wait.
     """
@@ -114,7 +114,7 @@ def _refuse_too_many(connection: sa.Connection, token: str, queued_at_most: int)
 def known(
     db: sa.Engine, submissions: Sequence[Submission]
 ) -> list[Conversion | ProblemError | None]:
-    """For each submission: its earlier conversion, the problem that its key was used otherwise, or None if it is new."""
+    """The earlier conversion of each submission, the problem that its key was used otherwise, or None if it is new."""
     keys = [(one.token, one.key) for one in submissions if one.key]
     query = sa.select(IDEMPOTENCY).where(
         sa.tuple_(_I.token, _I.key).in_(keys), _I.created_at >= clock_of(db).now() - KEPT_SECONDS

@@ -1,7 +1,7 @@
-"""Places in the queue: how many conversions start before one that waits, as ``claims`` takes turns.
+"""Places in the queue: the number of conversions that start before a waiting one, as ``claims`` takes turns.
 
-Tokens take turns, so the place follows from counts: how many conversions each token runs, how many wait, and when its
-last turn was. A token that runs R conversions is at level R. The lowest level is next, and each start lifts its token by
+Tokens take turns, so the place follows from each token's running and waiting conversions and the time of its last
+turn. A token that runs R conversions is at level R. The lowest level is next, and each start lifts its token by
 one level. The r-th waiting conversion of a token therefore starts at level R + r - 1. All conversions that start at lower
 levels come before it. At its own level, one conversion of each token with an older turn comes before it too.
 
@@ -31,8 +31,8 @@ class _Waiting:
     """A token with conversions in the queue.
 
     Attributes:
-        running: how many of its conversions run.
-        queued: how many wait.
+        running: the number of its running conversions.
+        queued: the number of its waiting conversions.
         turn: number of its last turn; 0 for none.
         head: the sort key of its first conversion in the queue.
     """
@@ -43,13 +43,13 @@ class _Waiting:
     head: Head
 
     def is_before(self, other: _Waiting) -> bool:
-        """Whether this token's turn comes first when both are at one level."""
+        """True if this token's turn comes first when both are at one level."""
         if self.running != other.running:  # the lower one needs a turn to reach this level
             return self.running > other.running
         return (self.turn, self.head) < (other.turn, other.head)
 
     def starts_before(self, other: _Waiting, rank: int) -> int:
-        """How many conversions this token starts before the other token's conversion of this rank."""
+        """The number of conversions that this token starts before the other token's conversion of this rank."""
         level = other.running + rank - 1
         if self.running > level:
             return 0

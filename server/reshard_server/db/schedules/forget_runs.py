@@ -67,7 +67,7 @@ _F = SCHEDULE_FORGOTTEN.c
 
 
 def forget_old(db: sa.Engine, schedule: str, keep: int, there: Collection[int] = ()) -> int:
-    """Forgets old settled runs; returns how many.
+    """Forgets old settled runs; returns their number.
 
     Args:
         keep: at least this many of the newest runs are kept.

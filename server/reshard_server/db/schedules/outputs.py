@@ -1,4 +1,4 @@
-"""Outputs of schedules: which targets a schedule made, and how each is recognised later.
+"""Outputs of schedules: the targets that a schedule made, each with a stamp that identifies it later.
 
 ::
 
@@ -70,7 +70,7 @@ def being_removed(db: sa.Engine) -> list[Output]:
 
 
 def was_made(db: sa.Engine, schedule: str, step: int) -> bool:
-    """Whether the records know an output of this step."""
+    """True if the records know an output of this step."""
     return bool(_select(db, _O.schedule == schedule, _O.step == step, _O.state != "expected"))
 
 

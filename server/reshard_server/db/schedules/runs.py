@@ -25,7 +25,7 @@ from reshard_server.db.tables import CONVERSIONS, EXECUTORS, SCHEDULE_RUNS
 from reshard_server.schemas.schedule import Outcome, RunPage, ScheduleRun
 
 OPEN, SETTLED, MAY_BE_RETRIED = 0, 1, 2
-"""Whether the end of a run's conversion has been dealt with. A failed conversion may be retried and end again."""
+"""States of a run after its conversion: open until its end is handled, then settled; a failed one may be retried and end again."""
 
 _R = SCHEDULE_RUNS.c
 _C = CONVERSIONS.c
@@ -98,13 +98,13 @@ def known_steps(db: sa.Engine, schedule: str) -> set[int]:
 
 
 def has_running(connection: sa.Connection, schedule: str) -> bool:
-    """Whether a conversion of the schedule has not ended."""
+    """True if a conversion of the schedule has not ended."""
     query = sa.select(sa.func.count()).where(_C.schedule == schedule, _C.state.not_in(ENDED))
     return bool(connection.execute(query).scalar())
 
 
 def is_busy(connection: sa.Connection, schedule: str) -> bool:
-    """Whether a conversion of the schedule has not ended, or what came of it is not settled yet."""
+    """True if a conversion of the schedule has not ended, or its end is not settled yet."""
     unsettled = sa.select(sa.func.count()).where(
         _R.schedule == schedule, _R.settled == OPEN, _R.outcome == "started"
     )
@@ -198,7 +198,7 @@ def release(db: sa.Engine, claimed: StepClaim) -> None:
 
 
 def release_of_dead(db: sa.Engine, heard_after: sa.ColumnElement[float]) -> int:
-    """Drops the claims of dead processes; returns how many."""
+    """Drops the claims of dead processes; returns their number."""
     live = sa.select(EXECUTORS.c.id).where(EXECUTORS.c.heartbeat_at >= heard_after)
     dead = (_R.settled == OPEN) & (_R.outcome == "holding") & _R.executor.not_in(live)
     with db.begin() as connection:
@@ -226,7 +226,7 @@ def settle(db: sa.Engine, run: EndedRun, *, gone: str | None) -> None:
     """Marks a run as settled.
 
     Args:
-        gone: how it was noticed that the step was deleted before the conversion could read it; None if it was not.
+        gone: the sign that the step was deleted before the conversion could read it; None if it was not.
     """
     values: dict[str, Any] = {"settled": SETTLED}
     if run.state in ("failed", "cancelled"):

@@ -1,4 +1,4 @@
-"""Schedules in the records: stored, replaced, paused, and when each is due.
+"""Schedules in the records: stored, replaced, paused, and their due times.
 
 ``revision`` counts changes of the schedule itself. ``next_at`` changes without it, by one statement that names the
 value that was read: of several replicas only one starts a tick.
@@ -44,7 +44,7 @@ class StoredSchedule:
 
     Attributes:
         token: name of the token that made it; its rights are the schedule's rights.
-        next_at: when the schedule is looked at next; for cron, when it is due.
+        next_at: time of the schedule's next look; for cron, its due time.
     """
 
     name: str
@@ -183,14 +183,14 @@ def due(db: sa.Engine, now: float) -> list[StoredSchedule]:
 
 
 def next_due(db: sa.Engine, now: float) -> float | None:
-    """When the next schedule becomes due; None if there is none."""
+    """The time at which the next schedule becomes due; None if there is none."""
     query = sa.select(sa.func.min(_S.next_at)).where(_S.paused.is_(False), _S.next_at > now)
     with db.connect() as connection:
         return connection.execute(query).scalar()
 
 
 def look_now(db: sa.Engine, name: str) -> None:
-    """Makes a schedule due at once, however long it would have waited for its next look."""
+    """Makes a schedule due at once, instead of at its next look."""
     now = clock_of(db).now()
     with db.begin() as connection:
         connection.execute(
@@ -240,7 +240,7 @@ def _as_before(before: StoredSchedule) -> Iterable[sa.ColumnElement[bool]]:
 
 
 def _stored(row: sa.Row[Any]) -> StoredSchedule:
-    """Raises UnreadableError for a schedule of another version that this one cannot read."""
+    """The schedule of a row. Raises UnreadableError for a schedule of another version that this one cannot read."""
     return StoredSchedule(
         row.name,
         read(_BODY, row.schedule, f"the schedule {row.name!r}"),

@@ -1,4 +1,4 @@
-"""What is stored by name: layouts and maps. Both have versions, owners and quotas, in one table each."""
+"""Contents that are stored by name: layouts and maps. Both have versions, owners and quotas, in one table each."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class StoredKind:
     Attributes:
         noun: its name, which is also that of the column with the content and of the member in requests.
         table: every version of every name.
-        instead: what a request may have in place of a stored name.
-        may_be_text: whether content may be text, which has a line end; then a name has none.
+        instead: the alternatives to a stored name in a request.
+        may_be_text: True if content may be text, which has a line end; then a name has none.
     """
 
     noun: str
@@ -65,8 +65,8 @@ class StoredVersion:
     """One version of a name.
 
     Attributes:
-        content: None where a listing leaves it out.
-        bytes: the size of the content; None where it was not asked for.
+        content: None if a listing leaves it out.
+        bytes: the size of the content; None if it was not asked for.
     """
 
     name: str

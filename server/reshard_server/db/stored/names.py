@@ -1,6 +1,6 @@
 """Listings of stored layouts and maps: names in their newest versions, and the versions of a name.
 
-A page of the API has small contents, one for people has none: the contents could be hundreds of megabytes per page.
+A page of the API has small contents, a page for people has none: the contents could be hundreds of megabytes per page.
 """
 
 from __future__ import annotations

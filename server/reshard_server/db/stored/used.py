@@ -20,7 +20,7 @@ from reshard_server.schemas.delta import OneDelta
 
 LARGEST_VERSION = 2**31 - 1
 USE_KEY = 7_265_736_861_726_403
-"""PostgreSQL's advisory lock between transactions that use what is stored and those that drop its content."""
+"""PostgreSQL's advisory lock between transactions that use stored contents and those that drop them."""
 
 Pins = Mapping[str, Mapping[str, str]]
 """The newest ``name@version`` of each name, by kind."""
@@ -89,7 +89,7 @@ def lock_use(connection: sa.Connection, *, shared: bool) -> None:
 
 
 def content_then(db: sa.Engine, kind: StoredKind, value: Any, as_of: float) -> Any:
-    """What a conversion that was accepted at the time ``as_of`` has for a kind.
+    """The content of a kind for a conversion that was accepted at the time ``as_of``.
 
     A name is ``name@version``, or the version of ``name`` that was newest then. A version that was deleted since is still
     used, because the conversion was accepted with it. Records of 0.1.0 name no version. A map without a version is a
@@ -111,7 +111,7 @@ def content_then(db: sa.Engine, kind: StoredKind, value: Any, as_of: float) -> A
 
 
 def is_recipe(kind: StoredKind, name: str) -> bool:
-    """Whether a name is that of a recipe, which comes with the library."""
+    """True if a name is that of a recipe, which comes with the library."""
     return kind is MAP and name in recipe_names()
 
 

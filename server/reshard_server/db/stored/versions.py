@@ -22,7 +22,7 @@ from reshard_server.errors.problems import FORBIDDEN, PRECONDITION, ProblemError
 from reshard_server.settings import Settings
 
 TRIES = 5
-"""How often a change is tried if another one is faster."""
+"""Most times that a change is tried if another one is faster."""
 
 Expected = Callable[[StoredVersion | None], bool]
 """Returns whether the current version is the one that the client expects."""
@@ -39,7 +39,7 @@ def put(
     expected: Expected,
     settings: Settings | None = None,
 ) -> tuple[StoredVersion, bool]:
-    """Stores a new version, unless the newest has this content; returns the version and whether it is new.
+    """Stores a new version, unless the newest has this content; returns the version, and True if it is new.
 
     Args:
         settings: their quotas apply; None for no quotas.
@@ -146,7 +146,7 @@ def check_owner(db: sa.Engine, kind: StoredKind, name: str, *, token: str, is_ad
 def _check_owner(
     connection: sa.Connection, kind: StoredKind, name: str, token: str, is_admin: bool
 ) -> None:
-    """A name belongs to the token of its first version: an admin who stores one takes it from nobody."""
+    """Raises ProblemError if a name belongs to another token: to that of its first version, even after an admin stored one."""
     kept = (kind.c.name == name, kind.c.deleted.is_(False))
     owner = connection.scalar(
         sa.select(kind.c.token).where(*kept).order_by(kind.c.version).limit(1)

@@ -45,7 +45,7 @@ _ONE_BY_ONE = (*(name for name in CHECKED if name != "map"), "mesh", "max_memory
 """The fields that the library can check one by one, to find the invalid one."""
 
 _LINE = re.compile(r"\bmap:([0-9]{1,6})\b")
-"""How errors name a line of a map's text."""
+"""The text by which errors name a line of a map."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ConversionForm:
 
     @property
     def is_advanced(self) -> bool:
-        """Whether a folded field has a value or an error."""
+        """True if a folded field has a value or an error."""
         folded = [name for name in TEXTS if name not in ALWAYS_SHOWN]
         changed = any(self.values[name] not in ("", DEFAULTS.get(name)) for name in folded)
         return changed or bool(self.flags) or any(n and n not in ALWAYS_SHOWN for n in self.errors)
@@ -77,8 +77,10 @@ class ConversionForm:
 
 
 def sent_form(fields: Fields) -> ConversionForm:
-    """The form that a browser sent. A stored layout takes the place of the text that the page filled in; that is of the source's tensors,
-    so that it goes where a map makes others, too."""
+    """The form that a browser sent.
+
+    A stored layout or a map drops the layout's text that the page filled in, which is for the source's tensors.
+    """
     values = {name: fields.text(name) for name in TEXTS}
     starter = _same_lines(fields.text("starter"))
     others = any(values[name] for name in ("layout", "map", "map_text"))
@@ -235,7 +237,7 @@ def invalid_field(form: ConversionForm, only: str = "") -> str:
         members = _members(form)
     except ProblemError:
         return ""
-    # A stored map is not looked up here; without one the library refuses what belongs to a map.
+    # A stored map is not looked up here; without one the library refuses a map's options.
     stored = MAP.name_in(members["map"]) is not None
     beside = {} if stored else {"map": members["map"]}
     tried = [n for n in _ONE_BY_ONE if n in members and not (stored and n in OF_A_MAP)]

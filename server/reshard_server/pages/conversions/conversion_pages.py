@@ -131,7 +131,7 @@ def delete_conversion(found: Changed, serving: Serving, _: Form) -> Response:
 
 
 def _has_plan(found: Conversion) -> bool:
-    """Whether plans are made of such a request."""
+    """True if such a request can be planned."""
     return not isinstance(found.request, OneDelta) and not getattr(found.request, "deltas", ())
 
 
@@ -154,7 +154,7 @@ async def show_plan(
     target: Annotated[int, Query(ge=0, le=99)] = 0,
     tensor: Annotated[str | None, Query(max_length=4096)] = None,
 ) -> Response:
-    """Plans the conversion again from the present source; if that fails, the page says why."""
+    """Plans the conversion again from the present source; if that fails, the page shows the reason."""
     requested = targets_of(found.request)
     if not _has_plan(found):
         raise ProblemError(
@@ -196,7 +196,7 @@ class CancelOutcome:
     Attributes:
         title: its targets; its id if the visitor may not see it.
         url: of its page; None if the visitor may not see it.
-        is_cancelled: whether this form cancelled it, or asked it to stop.
+        is_cancelled: True if this form cancelled it, or asked it to stop.
     """
 
     title: str
@@ -207,7 +207,7 @@ class CancelOutcome:
 
 @ROUTER.post("/cancel")
 def cancel_chosen(visitor: Changing, serving: Serving, fields: Form) -> Response:
-    """Cancels each chosen conversion; the page lists the cancelled ones, and why others were not cancelled."""
+    """Cancels each chosen conversion; the page lists the cancelled ones, and the reasons why others were not."""
     chosen = [id[:LONGEST_ID] for id in fields.texts("id")]  # noqa: A001  the name of the field
     outcomes = [_cancel(serving, visitor.caller, conversion) for conversion in chosen]
     return page(

@@ -1,4 +1,4 @@
-"""The fields of a form for the members of a request; a member's type says how its field is read and shown."""
+"""The fields of a form for the members of a request; a member's type decides how its field is read and shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REPLACEMENTS = {"rename": "NEW", "cast": "DTYPE"}
 
 @dataclass(frozen=True)
 class TextField:
-    """How a member is read from a field's text, and shown in the field.
+    """The functions that read a member from a field's text, and show it in the field.
 
     Attributes:
         read: from the member's name and the text; returns None for the default.

@@ -41,7 +41,7 @@ from reshard_server.schemas.conversion import targets_of
 from reshard_server.services import Services
 
 PATIENCE_SECONDS = 5.0
-"""After this long the form is shown without a starter: it can be asked for by its button."""
+"""Seconds after which the form is shown without a starter; its button then makes one."""
 
 
 async def with_starter(
@@ -59,7 +59,7 @@ async def with_starter(
 async def with_starter_if_there(
     request: Request, serving: Services, caller: Caller, form: ConversionForm
 ) -> ConversionForm:
-    """The same; the form as it is where that is not possible, or takes long."""
+    """``with_starter``, or the unchanged form if that fails or takes long."""
     with move_on_after(PATIENCE_SECONDS):
         try:
             return await with_starter(request, serving, caller, form)

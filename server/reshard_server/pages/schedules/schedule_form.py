@@ -44,7 +44,7 @@ class ScheduleForm:
 
     @property
     def is_advanced(self) -> bool:
-        """Whether a folded field has a value or an error."""
+        """True if a folded field has a value or an error."""
         folded = [name for name in TEXTS if name not in ALWAYS_SHOWN]
         changed = any(self.values[name] not in ("", DEFAULTS.get(name)) for name in folded)
         return changed or bool(self.flags) or any(n and n not in ALWAYS_SHOWN for n in self.errors)

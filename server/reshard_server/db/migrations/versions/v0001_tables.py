@@ -1,4 +1,4 @@
-"""The tables of version 0.1.0, which ``db.migrate`` makes of ``db.tables``: the number from which the first step will go on."""
+"""The tables of version 0.1.0, which ``db.migrate`` makes from ``db.tables``: the number that the first step continues."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Nothing: records have this number from their first moment on."""
+    """Does nothing: records have this number from the start."""
