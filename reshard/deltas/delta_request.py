@@ -132,7 +132,7 @@ def check_new_version(place: Location, request: DeltaRequest) -> None:
         refuse_overlap(place, request.new.root)
     except TargetExistsError:
         raise TargetExistsError(
-            f"the version {str(place)!r} exists already and was left untouched, since receivers may have read it; publish the next number"
+            f"the version {str(place)!r} exists already and was left untouched, since receivers may have read it; publish the next version"
         ) from None
 
 

@@ -174,7 +174,7 @@ def _published(it: _Comparison, place: Location) -> tuple[DeltaReport, int]:
     if render_index(index, it.request.receiver) != read_bytes(place / INDEX_NAME, what="the index"):
         raise TargetExistsError(
             f"the version {str(place)!r} exists already, but is another one than {it.request.old.path!r} and {it.request.new.path!r} give; publish "
-            "the next number"
+            "the next version"
         )
     states = [(place / file.name).status("the file of a version") for file in files]
     stored_bytes = sum(state.nbytes for state in states if state is not None)

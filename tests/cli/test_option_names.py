@@ -15,6 +15,7 @@ from reshard.cli.options import as_options
     ("said", "shown"),
     [
         ("start over (restart)", "start over (--restart)"),
+        ("give its name too (name)", "give its name too (--name)"),
         ("narrow it (select, cast)", "narrow it (--select, --cast)"),
         ("allow less (max_memory, workers), again", "allow less (--max-memory, --workers), again"),
         ("allow max_memory of 5MiB", "allow --max-memory of 5MiB"),
@@ -42,6 +43,7 @@ def test_names_and_prose_stay(said: str) -> None:
     assert as_options(said) == said
 
 
-def test_every_argument_is_one_of_convert_or_delta() -> None:
-    given = inspect.signature(reshard.convert).parameters
-    assert set(options._ARGUMENTS) <= {*given, *inspect.signature(reshard.delta).parameters}
+def test_every_argument_is_one_of_a_public_function() -> None:
+    functions = (reshard.convert, reshard.delta, reshard.sign)
+    given = {name for function in functions for name in inspect.signature(function).parameters}
+    assert set(options._ARGUMENTS) <= given

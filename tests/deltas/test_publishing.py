@@ -52,7 +52,7 @@ def test_a_version_is_never_written_twice(tmp_path: Path) -> None:
     assert json.loads((target / "model.safetensors.index.json").read_text())["weight_map"] == {}
     with pytest.raises(
         TargetExistsError,
-        match=r"weight_v000001.*exists already and was left untouched, since receivers may have read it; publish the next number",
+        match=r"weight_v000001.*exists already and was left untouched, since receivers may have read it; publish the next version",
     ):
         delta(place, place, target)
     apply(place, [target], tmp_path / "served")
@@ -83,7 +83,7 @@ def test_a_call_that_may_have_published_compares_instead(tmp_path: Path) -> None
     with pytest.raises(TargetExistsError) as refused:
         delta(sides[0], other, target, again=True)
     assert str(refused.value) == (
-        f"the version {str(target)!r} exists already, but is another one than {str(sides[0])!r} and {str(other)!r} give; publish the next number"
+        f"the version {str(target)!r} exists already, but is another one than {str(sides[0])!r} and {str(other)!r} give; publish the next version"
     )
 
 

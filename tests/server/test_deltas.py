@@ -127,7 +127,7 @@ def test_errors_name_versions_and_no_folder_of_the_server(
     there = ended(client, "/v1/deltas", body)["error"]
     assert (there["field"], there["detail"]) == (
         "/target",
-        "the version 'data/chain/weight_v000002' exists already and was left untouched, since receivers may have read it; publish the next number",
+        "the version 'data/chain/weight_v000002' exists already and was left untouched, since receivers may have read it; publish the next version",
     )
     reshaped = ended(client, "/v1/deltas", {**body, "new": "data/run/1", "map": None, "target": "data/x/weight_v000009", "old": "data/chain/weight_v000001"})  # fmt: skip
     assert "publish a full version (reshard convert)" in reshaped["error"]["detail"]

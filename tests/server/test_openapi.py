@@ -146,3 +146,6 @@ def test_generators_of_clients_can_use_it(document: dict[str, Any]) -> None:
         "OneDelta", "OneTarget", "PlanRequest", "TargetRequest", "VerifyRequest",
     }  # fmt: skip
     assert not [name for name in schemas if name.startswith("Body")]
+    assert {} not in [
+        media.get("schema") for _, op in operations(document) for answer in op["responses"].values() for media in answer.get("content", {}).values()
+    ]  # fmt: skip

@@ -43,6 +43,7 @@ class Dcp(Format):
         marks=f"torch DCP ({METADATA}, *{ENDING})",
         leaf_bytes=OPENED_LEAF_BYTES,
         tensors_only=False,
+        is_flat=True,
     )
     conventions = PLAIN
 

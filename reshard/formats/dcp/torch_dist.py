@@ -29,6 +29,7 @@ class TorchDist(Dcp):
         leaf_bytes=OPENED_LEAF_BYTES,
         tensors_only=False,
         is_written=False,
+        is_flat=True,
         written_as=DCP,
     )
     conventions = Conventions(FORMAT, entries_of)

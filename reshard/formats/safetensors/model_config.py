@@ -263,5 +263,5 @@ def _names_remedy(missing: list[str], names: Collection[str]) -> str:
     prefixes = (name.removesuffix(first) for name in names if name.endswith(first))
     for prefix in prefixes:
         if all(prefix + name in names for name in missing):
-            return f"; the target has them behind {prefix!r}: take that off with --rename '^{re.escape(prefix)}=' (rename)"
+            return f"; the target has them behind {prefix!r}: take that off with --rename '^{re.escape(prefix)}='"
     return _REMEDY

@@ -227,6 +227,8 @@ async def get_tensor(
 
 @ROUTER.head(
     "",
+    status_code=200,
+    response_class=ByteStream,
     responses={200: _answer("The headers of the same GET."), 304: _NOT_MODIFIED, **_REFUSED},
 )
 async def head_tensor(

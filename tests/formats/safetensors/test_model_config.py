@@ -129,7 +129,7 @@ def test_a_prefix_before_every_name_is_to_be_taken_off(
     with pytest.raises(PlanError) as error:
         reshard.plan(step, tmp_path / "out", **how)
     assert str(error.value).endswith(
-        f"…) that the target does not have; the target has them behind {prefix!r}: take that off with --rename '{pattern}=' (rename)"
+        f"…) that the target does not have; the target has them behind {prefix!r}: take that off with --rename '{pattern}='"
     )
     reshard.convert(step, tmp_path / "out", rename=[(pattern, "")], **how)
 

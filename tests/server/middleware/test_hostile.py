@@ -120,6 +120,7 @@ def test_refused(server: Live, data: bytes, status: int, words: str) -> None:
     document = json.loads(body)
     assert (document["status"], document["type"][:20]) == (status, "urn:reshard:problem:")
     assert words in document["detail"]
+    assert (document["title"] == "The body must be plain JSON") == (status == 415)
 
 
 def test_a_length_above_the_limit_is_refused_before_the_body(server: Live) -> None:

@@ -113,7 +113,7 @@ def test_files_that_are_checkpoints(served: Served, tmp_path: Path) -> None:
     assert all(one["modified_at"] for one in listed(served))
 
 
-def test_a_safetensors_file_hides_nothing_below_it(served: Served, tmp_path: Path) -> None:
+def test_files_of_a_checkpoint_hide_nothing_below_them(served: Served, tmp_path: Path) -> None:
     data = tmp_path / "data"
     reshard.save(tmp_path / "saved", {"w": np.arange(6.0)})
     reshard.convert(tmp_path / "saved", tmp_path / "one.safetensors")
@@ -123,6 +123,8 @@ def test_a_safetensors_file_hides_nothing_below_it(served: Served, tmp_path: Pat
         shutil.copy(tmp_path / "one.safetensors", data / f"{name}.safetensors")
     shutil.copytree(data / "out" / "eval", data / "out" / "eval" / "item")  # of one checkpoint
     write_state(data / "out" / "optimizer.pt", {"w": np.arange(6.0)})
+    reshard.convert(tmp_path / "saved", data / "torch", to="dcp")
+    mark(data / "torch" / "last")
     found = [(one["path"], one["kind"], one["folders"]) for one in listed(served)]
     assert found == [
         ("data/out", "safetensors", ["checkpoint-5"]),
@@ -130,6 +132,8 @@ def test_a_safetensors_file_hides_nothing_below_it(served: Served, tmp_path: Pat
         ("data/out/step", "steps", ["1"]),
         ("data/runs", "safetensors", None),
         ("data/runs/run7", "safetensors", ["10", "20"]),
+        ("data/torch", "dcp", None),
+        ("data/torch/last", "orbax", None),
     ]
     one_by_one = [c["path"] for page in pages(served, page_size=1) for c in page["checkpoints"]]
     assert one_by_one == [path for path, *_ in found]

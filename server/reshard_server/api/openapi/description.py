@@ -157,9 +157,8 @@ def _let_members_be_absent(document: dict[str, Any], schemas: dict[str, Any]) ->
     for name in names:
         schemas[name].pop("required", None)
     hidden = set[str]()
-    for name in sorted(
-        names
-    ):  # after every "required" is gone, so that each process makes the same document
+    # After every "required" is gone, and in one order, so that each process makes the same document.
+    for name in sorted(names):
         schema = schemas[name]
         if "cast" in (members := schema.get("properties", {})):
             exact = {**members, "cast": _inlined(members["cast"], schemas)}
