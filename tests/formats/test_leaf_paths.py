@@ -249,7 +249,7 @@ def test_a_name_that_would_not_be_read_again_is_not_written(
 ) -> None:
     save_file({"n" * 4097: np.zeros(1)}, tmp_path / "long.safetensors")
     with pytest.raises(PlanError) as refused:
-        reshard.convert(tmp_path / "long.safetensors", tmp_path / "made", **to)
+        reshard.convert(tmp_path / "long.safetensors", tmp_path / "made.weights.h5", **to)
     assert not list(tmp_path.glob("*made*"))
     added = len("/.ATTRIBUTES/VARIABLE_VALUE") if to["to"] == "tensorflow" else 0
     assert str(refused.value) == (
