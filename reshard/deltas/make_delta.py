@@ -46,6 +46,7 @@ from reshard.formats.delta.index import (
 )
 from reshard.formats.delta.listed_tensors import tensors_digest
 from reshard.formats.json.safe_json import read_bytes
+from reshard.formats.kept_metadata import stale_metadata
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.maps.mapped_checkpoint import refuse_unequal
@@ -184,7 +185,8 @@ def _published(it: _Comparison, place: Location) -> tuple[DeltaReport, int]:
 def _told(it: _Comparison, report: DeltaReport, stored_bytes: int, started: float) -> DeltaReport:
     unseen = () if it.before is None else it.before.warnings
     readers = (*it.old.reader.warnings, *it.new.reader.warnings)
-    warnings = (*readers, *left_out_warnings(it.old), *unseen)
+    stale = stale_metadata(it.old.reader.metadata, it.new.reader.metadata)
+    warnings = (*readers, *left_out_warnings(it.old), *stale, *unseen)
     seconds = time.monotonic() - started
     return replace(report, stored_bytes=stored_bytes, warnings=warnings, seconds=seconds)
 

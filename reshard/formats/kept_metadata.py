@@ -137,6 +137,17 @@ def metadata_warnings(a: KeptMetadata, b: KeptMetadata) -> Iterator[str]:
         )
 
 
+def stale_metadata(old: KeptMetadata, new: KeptMetadata) -> Iterator[str]:
+    """One sentence where a delta gives receivers new tensors beside old texts. Only those that serving reads count."""
+    before = {**old.header, **old.index}
+    unlike = [key for key, text in {**new.header, **new.index}.items() if before.get(key) != text]
+    if unlike:
+        yield (
+            f"{_some(unlike)} in the metadata of the new checkpoint {'are' if unlike[1:] else 'is'} not as in the old one, and a delta has no place "
+            "for it: receivers keep the old metadata; publish a full version where they read it (reshard convert)"
+        )
+
+
 def _named(found: KeptMetadata) -> dict[str, str]:
     """Every text, by its key and place as a sentence names them."""
     places = {"header": "", "index": " of the index", "custom": " of custom_metadata"}

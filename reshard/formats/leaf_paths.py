@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.errors import FormatError
+from reshard.errors import FormatError, PlanError, shorten
 from reshard.formats.contents import Leaf, PathKey
+from reshard.formats.limits import MAX_NAME_CHARACTERS
 
 MOST_KEYS_SHOWN = 8
 
@@ -30,6 +31,14 @@ class Renamed(Struct, frozen=True):
 
     leaves: tuple[Leaf, ...]
     warnings: tuple[str, ...] = ()
+
+
+def refuse_long(name: str) -> None:
+    """Raises PlanError for a name of a target that would be written, and not read again."""
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise PlanError(
+            f"the name {shorten(name)} has {len(name):,} characters; at most {MAX_NAME_CHARACTERS:,} are written; rename it (rename)"
+        )
 
 
 def renamed_leaves(

@@ -104,7 +104,10 @@ _OF_WEIGHT = {
     "_scale_inv": "scale", "_scale": "scale", "_scale_2": "global_scale", "_global_scale": "global_scale",
     "_zero_point": "zero_point", "_shape": "shape", "_g_idx": "group_index",
 }  # fmt: skip
+_OF_PARTS = {"_scale": "scale", "_zero_point": "zero_point", "_per_tensor_scale": "global_scale"}
 _OF_LINEAR = {f"weight{ending}": role for ending, role in _OF_WEIGHT.items()} | _OF_LAYER
+_TORCHAO = "packed by torchao"
+"""Its scales may be transposed or swizzled."""
 
 SCHEMES = (
     # compressed-tensors
@@ -112,6 +115,8 @@ SCHEMES = (
     _Scheme("_packed", ("int32", "uint8"), _OF_WEIGHT),
     # AWQ, GPTQ
     _Scheme("qweight", ("int32",), {"scales": "scale", "qzeros": "zero_point", "g_idx": "group_index"}, "AWQ or GPTQ"),
+    # MLX, and the same in transformers
+    _Scheme("weight", ("uint32",), {"scales": "scale", "biases": "zero_point", "qbiases": "zero_point"}, "MLX"),
     # gpt-oss
     _Scheme("_blocks", ("uint8",), {"_scales": "scale"}, "mxfp4"),
     # Qwix; AQT keeps a list of scales
@@ -132,6 +137,13 @@ SCHEMES = (
         for sep in "./"
     ),
     _Scheme("weight", ("int8",), {"SCB": "scale", "weight_format": "format"}, "int8 of bitsandbytes"),
+    # torchao and quanto, whose tensors of several parts are taken apart
+    _Scheme("_qdata", ("uint8", "int32"), _OF_PARTS, _TORCHAO),
+    _Scheme("_qdata", _LOW, _OF_PARTS),
+    *(_Scheme(f"{sep}_data", _LOW, {f"{sep}_scale": "scale", f"{sep}_shift": "zero_point"}) for sep in "./"),
+    # ComfyUI, EETQ
+    _Scheme("weight", _LOW, {"scale_weight": "scale", "scale_input": "input_scale"}),
+    _Scheme("weight", ("int8",), {"weight_scales": "scale"}),
     # fp8 and int8 of Hugging Face, compressed-tensors and ModelOpt, and DeepSeek's own names
     _Scheme("weight", _LOW, _OF_LINEAR),
     _Scheme("weight", _LOW, {"scale": "scale", **_OF_LAYER}),
@@ -140,12 +152,12 @@ SCHEMES = (
 )  # fmt: skip
 """The ways in which programs name codes and their companions, in the order in which they are tried."""
 
-_CODES = frozenset(d for d in (*DTYPES, *PACKED) if d.startswith((*_LOW, "int32")))
+_CODES = frozenset(d for d in (*DTYPES, *PACKED) if d.startswith((*_LOW, "int32", "uint32")))
 _ONLY_CODES = frozenset(d for d in DTYPES if d.startswith("float8") and d != "float8_e8m0fnu")
 _OF_SCALES = ("float", "bfloat", "uint8")
 _BYTE_EXPONENTS = ("uint8", "float8_e8m0fnu")
 """Scales that are powers of two, as in the MX formats."""
-_WORDS = ("int32", "uint8")
+_WORDS = ("int32", "uint32", "uint8")
 """Elements that hold several codes."""
 _TWO_IN_A_BYTE = ("nvfp4", "mxfp4")
 
@@ -258,9 +270,13 @@ def _form(
     has_groups: bool,
 ) -> tuple[str, _Shape] | None:
     """The scheme and the grain of a pair; None where codes and scale do not fit: two tensors may be called so by chance."""
-    tile = _tile(codes, scale, () if dtypes[0] in _WORDS else said, is_exact)
-    if tile is None or not dtypes[1].startswith(_OF_SCALES):
+    in_words = dtypes[0] in _WORDS
+    tile = None if title == _TORCHAO else _tile(codes, scale, () if in_words else said, is_exact)
+    is_sure = title != "" or dtypes[0] in _ONLY_CODES  # that these tensors belong together
+    if not (tile or is_sure) or not dtypes[1].startswith(_OF_SCALES):
         return None
+    if tile is None:
+        return title or f"{_kind(dtypes[0])}, blocks of unknown form", codes  # never cut
     if title == "mxfp4":  # gpt-oss: the last dimension has the codes of a block
         tile = (*tile[:-1], codes[-1])
     grains = [tile]
@@ -279,10 +295,19 @@ def _words(dtypes: tuple[str, str], title: str, tile: _Shape) -> str:
     if not title and dtype in _WORDS:
         is_mx = dtype == "uint8" and scale_dtype in _BYTE_EXPONENTS
         title = "mxfp4" if is_mx else "packed integers"
-    title = title or dtype.partition("_")[0].replace("float", "fp")
+    title = title or _kind(dtype)
     if dtype in _WORDS:
         return f"{title}, {_blocks(tile, 2)}" if title in _TWO_IN_A_BYTE else title
     return f"{title}, {_blocks(tile, PACKED.get(dtype, (1,))[0])}"
+
+
+def _kind(dtype: str) -> str:
+    """A dtype of codes in words.
+
+    >>> _kind("float8_e4m3fn"), _kind("int8")
+    ('fp8', 'int8')
+    """
+    return dtype.partition("_")[0].replace("float", "fp")
 
 
 def _tile(codes: _Shape, scale: _Shape, said: _Shape, is_exact: bool) -> _Shape | None:

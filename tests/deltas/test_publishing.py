@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import save_file
 
 import reshard
 from reshard.api.deltas import apply, delta
@@ -155,6 +156,19 @@ def test_a_full_version_before_without_digests_is_not_compared(tmp_path: Path) -
         "one, or record digests (reshard fingerprint)",
     )
     assert delta(full, new, tmp_path / "weight_v000002", base_version=0).warnings == ()
+
+
+def test_metadata_that_changes_is_named(tmp_path: Path) -> None:
+    """A delta changes tensors alone."""
+    start = {"w": array((8, 6), "float32")}
+    old, new = tmp_path / "old.safetensors", tmp_path / "new.safetensors"
+    save_file(start, old, {"alpha": "8", "kept": "1", "gone": "1"})
+    save_file(stepped(start, 0.1, 1), new, {"alpha": "16", "kept": "1"})
+    assert delta(old, new, tmp_path / "weight_v000001").warnings == (
+        "'alpha' in the metadata of the new checkpoint is not as in the old one, and a delta has no place for it: receivers keep the old metadata; "
+        "publish a full version where they read it (reshard convert)",
+    )
+    assert delta(new, new, tmp_path / "weight_v000002").warnings == ()
 
 
 def test_a_full_version_before_with_other_tensors_is_refused(tmp_path: Path) -> None:

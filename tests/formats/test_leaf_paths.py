@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
-from reshard.errors import FormatError
+import reshard
+from reshard.errors import FormatError, PlanError
 from reshard.formats.contents import Leaf, PathKey
 from reshard.formats.leaf_paths import renamed, renamed_leaves
 from reshard.restoring.target_tree import nested
@@ -235,3 +241,17 @@ def test_renumbered_lists_as_a_plain_model_says(tree, data):
         (Leaf("/".join(k.key for k in path), path, ""), "/".join(new)) for path, new in plan.items()
     ]
     assert tree_of(*pairs)[0] == expected
+
+
+@pytest.mark.parametrize("to", [{"to": "orbax", "ocdbt": True}, {"to": "dcp"}, {"to": "tensorflow"}, {"to": "keras"}])  # fmt: skip
+def test_a_name_that_would_not_be_read_again_is_not_written(
+    to: dict[str, Any], tmp_path: Path
+) -> None:
+    save_file({"n" * 4097: np.zeros(1)}, tmp_path / "long.safetensors")
+    with pytest.raises(PlanError) as refused:
+        reshard.convert(tmp_path / "long.safetensors", tmp_path / "made.weights.h5", **to)
+    assert not list(tmp_path.glob("*made*"))
+    added = len("/.ATTRIBUTES/VARIABLE_VALUE") if to["to"] == "tensorflow" else 0
+    assert str(refused.value) == (
+        f"the name '{'n' * 76}... has {4097 + added:,} characters; at most 4,096 are written; rename it (rename)"
+    )

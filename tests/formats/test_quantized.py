@@ -113,6 +113,42 @@ LAYOUTS: dict[str, tuple[Tensors, Mapping[str, Any] | None, str, list[int]]] = {
         {f"{L}.weight": ("int8", [48, 64]), f"{L}.SCB": ("float32", [48]), f"{L}.weight_format": ("uint8", [])},
         None, "int8 of bitsandbytes, a scale for each channel", [1, 1],
     ),
+    "MLX": (
+        {f"{L}.weight": ("uint32", [64, 48]), f"{L}.scales": ("bfloat16", [64, 6]), f"{L}.biases": ("bfloat16", [64, 6])},
+        {"group_size": 64, "bits": 4}, "MLX", [1, 8],
+    ),
+    "mxfp4 of MLX, experts in one tensor": (
+        {"switch_mlp.up_proj.weight": ("uint32", [4, 64, 48]), "switch_mlp.up_proj.scales": ("uint8", [4, 64, 12])},
+        None, "MLX", [1, 1, 4],
+    ),
+    "fp8 of torchao": (
+        {"up_proj._weight_qdata": ("float8_e4m3fn", [48, 64]), "up_proj._weight_scale": ("float32", [48, 1])},
+        None, "fp8, a scale for each channel", [1, 1],
+    ),
+    "int4 of torchao, whose scales are transposed": (
+        {"up_proj._weight_qdata": ("uint8", [64, 32]), "up_proj._weight_scale": ("bfloat16", [2, 64]), "up_proj._weight_zero_point": ("bfloat16", [2, 64])},
+        None, "packed by torchao", [64, 32],
+    ),
+    "quanto": (
+        {f"{L}.weight._data": ("int8", [48, 64]), f"{L}.weight._scale": ("float32", [48, 1])},
+        None, "int8, a scale for each channel", [1, 1],
+    ),
+    "ComfyUI": (
+        {f"{L}.weight": ("float8_e4m3fn", [48, 64]), f"{L}.scale_weight": ("float32", []), f"{L}.scale_input": ("float32", [])},
+        None, "fp8, a scale for each", [1, 1],
+    ),
+    "EETQ": (
+        {f"{L}.weight": ("int8", [64, 48]), f"{L}.weight_scales": ("float16", [48])},
+        None, "int8, a scale for each channel", [1, 1],
+    ),
+    "Keras": (
+        {"layers/dense/kernel": ("int8", [64, 48]), "layers/dense/kernel_scale": ("float32", [48])},
+        None, "int8, a scale for each channel", [1, 1],
+    ),
+    "scales in an order of their own": (
+        {f"{L}.weight": ("float8_e4m3fn", [100, 64]), f"{L}.weight_scale": ("float8_e8m0fnu", [512])},
+        None, "fp8, blocks of unknown form", [100, 64],
+    ),
     "Qwix": (
         {"layer_0/kernel/array/qvalue": ("int8", [72, 64]), "layer_0/kernel/array/scale": ("bfloat16", [3, 64]),
          "layer_0/kernel/array/zero_point": ("bfloat16", [3, 64])},

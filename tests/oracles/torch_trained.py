@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import collections
 import enum
+import functools
 import pathlib
 import sys
 import types
@@ -52,7 +53,7 @@ DictConfig = made("omegaconf.dictconfig.DictConfig")
 AnyNode = made("omegaconf.nodes.AnyNode")
 LossScaler = made("deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler")
 Sampler = made("detectron2.data.samplers.TrainingSampler")
-Kind = enum.Enum("Kind", {"BEST": 1}, module="dinov2.utils.config")
+Kind = enum.Enum("Kind", {"BEST": 1, "LAST": 2}, module="dinov2.utils.config")
 Conv = made("ultralytics.nn.modules.conv.Conv", torch.nn.Module)
 Detection = made("ultralytics.nn.tasks.DetectionModel", torch.nn.Module)
 CLASSES = (AttributeDict, HistoryBuffer, DictConfig, AnyNode, LossScaler, Sampler, Kind, Conv, Detection)  # fmt: skip
@@ -204,12 +205,42 @@ def views() -> Any:
             "turned": flat[1:, 2:].t(), "diagonal": flat.diagonal(), "wide": torch.arange(3 * 70_000).view(3, 70_000)[:, 5:69_000]}  # fmt: skip
 
 
+def places() -> Any:
+    """Tensors in keys, in objects that keep their state in a form of their own, and below keys that are no text."""
+    flat = torch.arange(10.0)
+    weight = torch.nn.Parameter(flat[:2].clone())
+    weight.split, weight.main = {"dim": 0}, flat[:3]
+    optimizer = torch.optim.SGD([torch.nn.Parameter(flat[:4]), torch.nn.Parameter(flat[:5])])
+    for parameter in optimizer.param_groups[0]["params"]:
+        optimizer.state[parameter]["momentum"] = parameter.detach() + 1
+    objects = np.empty(1, dtype=object)
+    objects[0] = flat[:6]
+    return {"w": weight, "optimizer": optimizer, "kinds": {Kind.BEST: flat[:7], Kind.LAST: flat[:8]}, "bytes": {b"a": flat[1:2], b"b": flat[2:4]},
+            "numbers": {1: flat[1:3], "1": flat[1:4]}, "dtypes": {torch.float16: flat[1:5]}, "call": functools.partial(max, flat[1:6], key=flat[1:7]),
+            "objects": objects, "names": {flat[1:8]: "x"}}  # fmt: skip
+
+
+def in_places(value: Any) -> dict[str, torch.Tensor]:
+    """The tensors of ``places`` by the names that they get."""
+    first, second = value["optimizer"].param_groups[0]["params"]
+    states = value["optimizer"].state
+    best, last = value["kinds"].values()
+    a, b = value["bytes"].values()
+    one, other = value["numbers"].values()
+    return {"w": value["w"], "w.main": value["w"].main, "optimizer/state.tensor (key)": first, "optimizer/state.tensor #1 (key)": second,
+            "optimizer/state.tensor.momentum": states[first]["momentum"], "optimizer/state.tensor #1.momentum": states[second]["momentum"],
+            "kinds/dinov2.utils.config.Kind(1)": best, "kinds/dinov2.utils.config.Kind(2)": last,
+            "bytes/bytes('a', 'latin1')": a, "bytes/bytes('b', 'latin1')": b, "numbers/1 #0": one, "numbers/1": other,
+            "dtypes/torch.float16": value["dtypes"][torch.float16], "call/1.0": value["call"].args[0], "call/2.key": value["call"].keywords["key"],
+            "objects/4.0": value["objects"][0], "names/tensor (key)": next(iter(value["names"]))}  # fmt: skip
+
+
 SAVED: dict[str, tuple[str, Callable[[], Any]]] = {
     "lightning": ("last.ckpt", lightning), "timm": ("checkpoint-3.pth.tar", timm), "torchvision": ("model_2.pth", torchvision),
     "dino": ("checkpoint.pth", dino), "detectron2": ("model_0004.pth", detectron2), "mmengine": ("epoch_1.pth", mmengine),
     "fairseq": ("checkpoint_best.pt", fairseq), "deepspeed": ("mp_rank_00_model_states.pt", deepspeed),
     "accelerate": ("optimizer.bin", accelerate), "yolo": ("best.pt", yolo), "whole_model": ("model.pt", whole_model),
-    "views": ("views.pt", views), "tensor": ("embedding.pt", lambda: torch.ones(3)),
+    "places": ("trainer.pt", places), "views": ("views.pt", views), "tensor": ("embedding.pt", lambda: torch.ones(3)),
 }  # fmt: skip
 
 
@@ -221,7 +252,8 @@ def save_trained(folder: str) -> Any:
             (Path(folder) / name).mkdir()
             value = make()
             torch.save(value, f"{folder}/{name}/{file}")
-            tensors = {key: described(tensor.detach()) for key, tensor in tensors_of(value)}
+            named = in_places(value) if name == "places" else dict(tensors_of(value))
+            tensors = {key: described(tensor.detach()) for key, tensor in named.items()}
             found[name] = {"file": f"{name}/{file}", "tensors": tensors}
     return found
 

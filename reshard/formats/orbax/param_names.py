@@ -51,7 +51,9 @@ def has_bytes(leaf: Leaf) -> bool:
     return leaf.tensor or "string" in leaf.meta
 
 
-def check_path(path: str, what: str, *, is_file: bool = True) -> None:
+def check_path(
+    path: str, what: str, *, is_file: bool = True, if_long: str = "rename it or leave it out"
+) -> None:
     """Raises FormatError for a relative path whose components are unsafe or, if it names a file, too long; ``what`` names its owner."""
     remedy = "rename it or leave it out"
     try:
@@ -67,7 +69,7 @@ def check_path(path: str, what: str, *, is_file: bool = True) -> None:
         if is_file and len(part.encode()) > MAX_COMPONENT_BYTES:
             raise FormatError(
                 f"{what} needs a file name of {len(part.encode())} bytes, but file systems take "
-                f"{MAX_COMPONENT_BYTES} at most ({part[:40]!r}...); {remedy}"
+                f"{MAX_COMPONENT_BYTES} at most ({part[:40]!r}...); {if_long}"
             )
 
 
@@ -80,7 +82,7 @@ def check_files(names: Sequence[tuple[str, str]], *, is_array: bool = False) -> 
     taken = ITEM_FILES - {USUAL_NAME} if is_array else ITEM_FILES
     for param, leaf in names:
         if param:  # the array without a name is at the top, whose files and folders the others may not have
-            check_path(param, f"tensor {shorten(leaf)}")
+            check_path(param, f"tensor {shorten(leaf)}", if_long="rename it or write with ocdbt")
         if "\\" in param:
             raise FormatError(
                 f"tensor {leaf!r} would be written to the folder {param!r}, whose backslash TensorStore "

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.errors import shorten
 from reshard.formats.contents import PathKey
 from reshard.formats.leaf_paths import Path
 from reshard.formats.limits import MAX_NAME_CHARACTERS, MAX_PATH_KEYS
-from reshard.formats.pickle.nodes import Built, Persistent, Table
+from reshard.formats.pickle.nodes import Built, Name, Persistent, Table
 from reshard.formats.state_dict.saved_tensor import saved_tensor
 from reshard.formats.torch.plain_value import (
     ORDERED,
@@ -52,7 +53,7 @@ _Below = tuple[Any, str]
 """The keys below an object, the last first: those before it, or None, and one key."""
 
 
-_Kind = Literal["tree", "value", "state", "table", "listed", "module"]
+_Kind = Literal["tree", "value", "state", "attributes", "table", "listed", "module"]
 
 
 class _Place(Struct, frozen=True):
@@ -62,7 +63,7 @@ class _Place(Struct, frozen=True):
         path: its keys, in no object; else those of the outermost object.
         below: its keys below that object; None at its top.
         kind: in the ``"tree"``; of an object a ``"value"``, its ``"state"``, a ``"table"`` in which a module of torch lists its parts,
-            one that is ``"listed"`` there, or the ``"module"`` state of that one.
+            one that is ``"listed"`` there, or the ``"module"`` state of that one. The ``"attributes"`` of a tensor are such a state.
     """
 
     path: Path = ()
@@ -86,7 +87,7 @@ class _Place(Struct, frozen=True):
         if self.kind != "tree":
             return _Place(self.path, self.below, "state")
         *above, last = self.named()
-        return _Place(tuple(above), (None, last.key), "state")
+        return _Place(tuple(above), (None, last.key), "attributes")
 
     def inside(self, key: str, kind: _Kind = "value") -> _Place:
         """The place behind one more key of the object."""
@@ -110,7 +111,7 @@ def pickled_values(root: Any, most: int) -> Iterator[tuple[Path, PickledValue]]:
     searched: set[int] = set()
     while waiting:
         place, value = waiting.pop()
-        if place.kind in ("value", "state") and id(value) in searched:
+        if place.kind in ("value", "state", "attributes") and id(value) in searched:
             continue
         searched.add(id(value))
         # Before a list is made of its parts, which may be the same ones again and again.
@@ -123,6 +124,7 @@ def pickled_values(root: Any, most: int) -> Iterator[tuple[Path, PickledValue]]:
             children: _Found = [(place.of_tensor(), state) for state in found.attributes if state]
         elif place.kind != "tree":
             children = _in_object(place, value)
+            yield from _attributes(place, value)
         elif (pairs := _pairs(value)) is not None:
             children = [(_Place((*place.path, key)), child) for key, child in pairs]
             if not pairs:
@@ -158,14 +160,38 @@ def _pairs(value: Any) -> list[tuple[PathKey, Any]] | None:
             return None  # a dict that its arguments make
         value = value.table or Table()
     if isinstance(value, Table):
-        return [(PathKey(_key(key)), child) for key, child in value.pairs()]
+        return [(PathKey(key), child) for key, child in _named(value)]
     return None
+
+
+def _named(table: Table) -> Iterator[tuple[str, Any]]:
+    """The values of a dict by the texts of their keys, and keys that are tensors themselves.
+
+    A key that is no text has its position too where its text is that of another: 1 beside "1", two tensors.
+    """
+    pairs = table.pairs()
+    seen = {key for key, _ in pairs if type(key) is str}
+    for position, (key, value) in enumerate(pairs):
+        text = _key(key)
+        if type(key) is not str:
+            text = f"{text} #{position}" if text in seen else text
+            seen.add(text)
+            if saved_tensor(key) is not None:
+                yield f"{text} (key)", key
+        yield text, value
 
 
 def _key(key: Any) -> str:
     """A key of any type as text; numbers as torch makes names of them."""
     if type(key) in (str, int) and len(text := str(key)) <= MAX_NAME_CHARACTERS:
         return text
+    if isinstance(key, Name):
+        return shorten(key.text)[1:-1]
+    if saved_tensor(key) is not None:
+        return _ROOT
+    if isinstance(key, Built) and {type(part) for part in key.arguments} <= {str, int}:
+        # Members of an enum, or bytes, differ in their arguments alone.
+        return f"{shorten(key.name)[1:-1]}({', '.join(map(shorten, key.arguments[:3]))})"
     return shorten(key)
 
 
@@ -173,7 +199,7 @@ def _in_object(place: _Place, value: Any) -> _Found:
     """The parts of a container or an object that may have tensors."""
     if isinstance(value, Built) and not (place.kind == "table" and value.name == ORDERED):
         return _in_built(place, value)
-    if place.kind in ("state", "module"):
+    if place.kind in ("state", "attributes", "module"):
         return _in_state(place, value)
     kind: _Kind = "listed" if place.kind == "table" else "value"
     pairs = _pairs(value) or []
@@ -192,13 +218,23 @@ def _in_built(place: _Place, value: Built) -> _Found:
 
 
 def _in_state(place: _Place, value: Any) -> _Found:
-    if isinstance(value, tuple):  # attributes, and those in slots
-        return [(place.same(place.kind), part) for part in value if isinstance(part, Table)]
+    if isinstance(value, tuple) and all(isinstance(part, Table | None) for part in value):
+        # Attributes, and those in slots. Another tuple is of a class with a form of its own.
+        return [(place.same(place.kind), part) for part in value if part is not None]
     return [
         (place.same("table") if key.key in _TABLES else place.inside(key.key), child)
         for key, child in _pairs(value) or []
         if _has_parts(child)
     ]
+
+
+def _attributes(place: _Place, value: Any) -> Iterator[tuple[Path, LeftOut]]:
+    """The attributes of a tensor that are no tensors."""
+    if place.kind == "attributes" and isinstance(value, Table):
+        for key, child in _named(value):
+            if saved_tensor(child) is None:
+                at = replace(place, below=(place.below, key))
+                yield at.named(), LeftOut("an attribute of a tensor")
 
 
 def _has_parts(value: Any) -> bool:

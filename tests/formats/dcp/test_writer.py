@@ -11,7 +11,6 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 import reshard
 from reshard.errors import FormatError, PlanError, TargetExistsError
@@ -206,12 +205,6 @@ def test_what_it_cannot_hold_is_refused(tmp_path: Path) -> None:
         reshard.convert(tmp_path / "twice", tmp_path / "made", to="dcp", rename=[("^x", "a.b")])
     assert str(twice.value) == (
         "'a/b.c' and 'a.b/c' would both be 'a.b.c' in torch, which joins keys with dots; rename one of them (rename)"
-    )
-    save_file({"n" * 4097: np.zeros(1)}, tmp_path / "long.safetensors")
-    with pytest.raises(PlanError) as long:
-        reshard.convert(tmp_path / "long.safetensors", tmp_path / "made", to="dcp")
-    assert str(long.value) == (
-        f"the name '{'n' * 76}... has 4,097 characters; at most 4,096 are written; rename it (rename)"
     )
     assert not list(tmp_path.glob("*made*"))
 

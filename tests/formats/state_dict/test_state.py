@@ -109,9 +109,6 @@ LIES: dict[str, tuple[bytes, str]] = {
         made({"w": rebuilt("int32", (2,), (1,), offset=1, count=2)}, s0=bytes(8)),
         "FILE: 'w': int32 of shape [2] at byte 4 does not fit its storage of 8 bytes; restore the file from a copy",
     ),
-    "a key twice": (
-        made({"x": {1: 2, "1": 3}}), "FILE: two leaves are named 'x/1' once their keys are joined; rename one where the checkpoint is saved",
-    ),
     "names that are one": (
         made({"a/b": 1, "a": {"b": 2}}), "FILE: two leaves are named 'a/b' once their keys are joined; rename one where the checkpoint is saved",
     ),

@@ -29,6 +29,7 @@ LEFT_OUT = {
     "accelerate": "",
     "yolo": "'best_fitness' is an object of numpy.number, 'ema' is an object of ultralytics.nn.tasks.DetectionModel",
     "whole_model": "it is an object of torch.nn.modules.container.Sequential",
+    "places": "'w.split' is an attribute of a tensor, 'optimizer' is an object of torch.optim.sgd.SGD, 'call' is an object of functools.partial and 1 more",
     "views": "",
     "tensor": "",
 }  # fmt: skip

@@ -13,11 +13,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.errors import PlanError, shorten
+from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Leaf, PathKey
-from reshard.formats.leaf_paths import settle_sequences
-from reshard.formats.limits import MAX_NAME_CHARACTERS
+from reshard.formats.leaf_paths import refuse_long, settle_sequences
 from reshard.formats.slices.slice_file import leaf_path
 from reshard.formats.torch.leaves import TUPLES_KEY
 from reshard.geometry.dtypes import NUMBER_DTYPES
@@ -57,10 +56,7 @@ def state_entries(target: TargetCheckpoint, numbers: frozenset[str]) -> list[Sta
     found: dict[str, StateEntry] = {}
     firsts: dict[str, str] = {}
     for entry, first in _entries(target, paths, numbers):
-        if len(entry.name) > MAX_NAME_CHARACTERS:  # else it is written, and not read
-            raise PlanError(
-                f"the name {shorten(entry.name)} has {len(entry.name):,} characters; at most {MAX_NAME_CHARACTERS:,} are written; rename it (rename)"
-            )
+        refuse_long(entry.name)
         if entry.name in found:
             raise PlanError(
                 f"{firsts[entry.name]!r} and {first!r} would both be {entry.name!r} in torch, which joins keys with dots; rename one of them "

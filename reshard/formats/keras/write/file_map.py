@@ -15,7 +15,7 @@ from reshard.formats.keras.datasets import Dataset
 from reshard.formats.keras.files import ONLY_FILE
 from reshard.formats.keras.reader import NAME
 from reshard.formats.keras.write.skeleton import hdf5_skeleton
-from reshard.formats.limits import MAX_NAME_CHARACTERS
+from reshard.formats.leaf_paths import refuse_long
 from reshard.formats.slice_places import SlicePlaces
 from reshard.formats.slices.slice_file import target_record
 from reshard.geometry.grid import Grid, Index
@@ -100,10 +100,7 @@ def _check_names(names: Iterable[str]) -> None:
             raise PlanError(
                 f"the name {name!r} is no path in an HDF5 file: between slashes there must be something other than '.'; rename it (rename)"
             )
-        if len(name) > MAX_NAME_CHARACTERS:
-            raise PlanError(
-                f"the name {name[:80]!r}… has {len(name)} characters; at most {MAX_NAME_CHARACTERS} are written; rename it (rename)"
-            )
+        refuse_long(name)
         above = next((up for n in range(1, len(keys)) if (up := "/".join(keys[:n])) in known), None)
         if above is not None:
             raise PlanError(

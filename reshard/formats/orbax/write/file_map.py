@@ -9,6 +9,7 @@ from msgspec import Struct
 from reshard.errors import shorten
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place
+from reshard.formats.leaf_paths import refuse_long
 from reshard.formats.orbax.container import is_array_handler
 from reshard.formats.orbax.custom_metadata import with_custom_metadata
 from reshard.formats.orbax.form import OrbaxForm
@@ -51,6 +52,7 @@ def _check_names(tree: ItemTree, form: OrbaxForm) -> None:
                 refuse_unsafe(leaf.param, where)
             elif leaf.folder:
                 check_path(leaf.folder, f"tensor {shorten(leaf.leaf.name)}", is_file=False)
+            refuse_long(leaf.param)
             refuse_odd(leaf.param, where)
     if not form.ocdbt:
         names = [(leaf.folder, leaf.leaf.name) for leaf, _ in tree.tensors]

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
+from reshard.formats.leaf_paths import refuse_long
 from reshard.formats.slices.slice_file import leaf_path
 from reshard.formats.tensorflow.form import TensorflowForm
 from reshard.formats.tensorflow.kept_graph import kept_graph
@@ -28,6 +29,7 @@ def target_keys(target: TargetCheckpoint, form: TensorflowForm) -> dict[str, str
     for leaf in target.leaves:
         if leaf.tensor or leaf.carried or leaf.text is not None:
             key = leaf.name if form.names == "variables" else key_of(leaf_path(leaf))
+            refuse_long(key)
             if key in names:
                 raise PlanError(
                     f"{names[key]!r} and {leaf.name!r} would both have the key {key!r} in TensorFlow; rename one of them (rename)"

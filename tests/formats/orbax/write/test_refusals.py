@@ -78,8 +78,7 @@ def test_names_that_are_no_safe_paths(making, key, words, ocdbt):
 def test_names_that_are_too_long(making):
     said = refusal(making, making.Entry(("é" * 128,), W))
     assert "needs a file name of 256 bytes, but file systems take 255 at most" in said
-    said = refusal(making, making.Entry(("é" * 4097,), W), ocdbt=True)
-    assert "has 4,097 characters, but at most 4,096 are read" in said
+    assert said.endswith("; rename it or write with ocdbt")
 
 
 @pytest.mark.parametrize("inner", ["c/0", "c", "zarr.json", "c.0"])
