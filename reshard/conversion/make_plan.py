@@ -32,7 +32,7 @@ from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.contents import Stored
 from reshard.formats.format_options import named_options
 from reshard.formats.missing_chunks import check_missing, missing_warnings, numbers, read_as
-from reshard.formats.quantized import Quantized, bare_warnings, quantization
+from reshard.formats.quantized.pairs import Quantized, bare_warnings, quantization
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
 from reshard.maps.mapped import Mapped

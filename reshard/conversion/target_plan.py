@@ -20,7 +20,7 @@ from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.format import Format, refuse_database, refuse_others, unheld
 from reshard.formats.format_options import format_with
-from reshard.formats.quantized import Quantized
+from reshard.formats.quantized.pairs import Quantized
 from reshard.formats.registry import known_format, mixes_values, target_format
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid

@@ -19,7 +19,7 @@ from reshard.formats.base import Reader
 from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.contents import Container, Item, Leaf, Style
 from reshard.formats.encoding import Encoding
-from reshard.formats.quantized import bare_warnings, quantization
+from reshard.formats.quantized.pairs import bare_warnings, quantization
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_spec import TensorSpec

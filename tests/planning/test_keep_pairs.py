@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reshard.errors import PlanError
-from reshard.formats.quantized import QuantizedPair, find_pairs
+from reshard.formats.quantized.pairs import QuantizedPair, find_pairs
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
