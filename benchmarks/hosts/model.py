@@ -14,6 +14,7 @@ from functools import cache
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
 from reshard.formats.encoding import Encoding
+from reshard.formats.kept_metadata import NO_METADATA
 from reshard.geometry.grid import Index
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
@@ -86,6 +87,7 @@ class ModelReader:
     format = "orbax"
     conversion = ""
     made = None
+    metadata = NO_METADATA
 
     def __init__(self, model: Model) -> None:
         encoding = read_ahead(Encoding("zstd", 1), locate(SOURCE).store)

@@ -168,7 +168,7 @@ def test_paths_and_ports_agree() -> None:
 def server(image: Installation, at: Place) -> Iterator[Live]:
     """The Deployment's container, with its records in SQLite; the compose file's tests have the Postgres."""
     weights = np.arange(4096, dtype=np.float32).reshape(64, 64)
-    reshard.save(at.at("/data/train/latest"), {"kernel": weights})
+    reshard.save(at.at("/data/train"), {"kernel": weights}, step=1000)
     at.make_writable("/data", "/var/lib/reshard")
     at.write("/etc/reshard/secret/tokens.toml", tokens_toml())
     file = SERVER["args"][-1]
