@@ -22,7 +22,7 @@ from docs.site.links import moved
 from docs.site.lists import four_spaces
 
 ROOT = Path(__file__).parents[2]
-OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "deploy")
+OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "deploy", "examples")
 """Files and folders outside docs/ that the site has too."""
 RENAMED = {"README.md": "index.md", "docs/index.md": "pages.md"}
 """Pages with another place: the site begins with the README; what leads to all pages comes behind it."""

@@ -80,7 +80,7 @@ def delta(
         max_memory, workers, progress: as for ``diff``. A tensor larger than a quarter of the memory is made in parts, for which its source
             may be read again.
         before_publish: called with the target's path when all files are written, right before it appears; if it raises, nothing is
-        published.
+            published.
         again: an earlier call with the same arguments may have published the version before it was killed. Then both are read again, the version
             is compared with what this call would publish, and stays.
 
