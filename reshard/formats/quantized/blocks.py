@@ -37,14 +37,21 @@ def form_of_pair(
         return None
     if tile is None:
         return title or f"{_kind(dtypes[0])}, blocks of unknown form", codes  # never cut
-    grains = [tile]
-    if zeros is not None:  # packed along another dimension than the codes
-        grains.append(_tile(codes, zeros, (), is_exact) or tile)
-    if has_groups:  # of any order along a dimension, which stays whole
-        alike = scale if len(scale) == len(codes) else (0,) * len(codes)
-        grains.append(tuple(0 if a == b else a for a, b in zip(codes, alike, strict=True)))
-    grain = tuple(math.lcm(*(size or 1 for size in sizes)) for sizes in zip(*grains, strict=True))
-    return _words(dtypes, title, tile), grain
+    zeros_tile = None if zeros is None else _tile(codes, zeros, (), is_exact)
+    groups = (scale if len(scale) == len(codes) else (0,) * len(codes)) if has_groups else codes
+    return _words(dtypes, title, tile), _grain(codes, tile, zeros_tile or tile, groups)
+
+
+def _grain(
+    codes: CodesShape, tile: CodesShape, zeros_tile: CodesShape, groups: CodesShape
+) -> CodesShape:
+    """The codes that stay together along each dimension.
+
+    Zero points are packed along another dimension than codes; groups of any order leave whole each dimension that they differ along.
+    """
+    whole = tuple(0 if a == b else a for a, b in zip(codes, groups, strict=True))
+    sides = zip(tile, zeros_tile, whole, strict=True)
+    return tuple(math.lcm(*(size or 1 for size in sizes)) for sizes in sides)
 
 
 def _tile_of_pair(
