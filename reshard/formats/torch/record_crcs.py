@@ -29,7 +29,7 @@ class RecordCrcs(Struct, frozen=True):
     def of(
         cls, pieces: Sequence[RawPiece], values: Sequence[int], itemsize: int
     ) -> RecordCrcs | None:
-        """The CRCs of all pieces of a tensor; None where one is 0, which torch writes if it is told not to compute any."""
+        """The CRCs of all pieces of a tensor; None if one is 0, which torch writes when it computes none."""
         return cls(tuple(pieces), tuple(values), itemsize) if all(values) else None
 
     def summed(self) -> PieceCrcs | None:

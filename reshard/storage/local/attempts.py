@@ -49,7 +49,7 @@ def end_attempts(staging: Path) -> None:
                 path.rename(dead)
             path = dead
         if path.name.startswith(_DEAD):
-            with suppress(OSError):  # rmtree raises some errors although it is told to ignore them
+            with suppress(OSError):  # rmtree raises some errors despite ignore_errors
                 shutil.rmtree(path, ignore_errors=True)
 
 

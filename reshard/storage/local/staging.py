@@ -174,7 +174,7 @@ def dissolve(staging: Staging) -> None:
             _remove(journal)
     with suppress(StorageError):
         end_attempts(staging.folder)
-    with suppress(OSError):  # rmtree raises some errors although it is told to ignore them
+    with suppress(OSError):  # rmtree raises some errors despite ignore_errors
         shutil.rmtree(staging.root, ignore_errors=True)
     with suppress(OSError):
         (staging.folder / _LOCK).unlink()

@@ -100,10 +100,10 @@ class _Forks:
             self._become_child(given, template)
             return True
         with suppress(OSError):  # it has ended
-            os.setpgid(pid, pid)  # before the pid is told: the server ends the child by its group
+            os.setpgid(pid, pid)  # before the server gets the pid: it ends the child by its group
         _close(given[:-1])
         self._pids[news] = pid
-        self._ready.register(news, 0)  # an error is told without being asked for
+        self._ready.register(news, 0)  # poll reports an error without being asked for it
         _tell(news, pid)
         return False
 
