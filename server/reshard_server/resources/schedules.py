@@ -47,6 +47,11 @@ class Expected(NamedTuple):
     match: str | None = None
     none_match: str | None = None
 
+    @property
+    def any(self) -> bool:
+        """True for a request without such headers: no change that the service makes meanwhile may refuse it."""
+        return self.match is None and self.none_match is None
+
     def check(self, found: StoredSchedule | None) -> None:
         """Raises ProblemError if the schedule is in another state; None if there is none."""
         if self.match is not None and (found is None or not _names(self.match, found)):
@@ -100,7 +105,7 @@ def put(
     if before is None:
         stored = schedules.create(serving.database, name, caller.name, *what)
     else:
-        stored = schedules.replace(serving.database, before, *what)
+        stored = schedules.replace(serving.database, before, *what, unchanged=not expected.any)
     if stored is None:
         existing = schedules.get(serving.database, name)
         hidden = existing is not None and not SCHEDULES.may_see(caller, existing)
@@ -124,26 +129,26 @@ def _not_free(name: str) -> ProblemError:
 
 
 def pause(serving: Services, found: StoredSchedule) -> StoredSchedule:
-    """Pauses a schedule. ProblemError if another request changed it first."""
+    """Pauses a schedule. ProblemError if another request deleted it first."""
     now = clock_of(serving.database).now()
-    return _unless_changed(
-        serving, found, schedules.set_paused(serving.database, found, now, paused=True)
+    return _unless_deleted(
+        found,
+        schedules.set_paused(serving.database, found, now, paused=True, unchanged=False),
     )
 
 
 def resume(serving: Services, found: StoredSchedule) -> StoredSchedule:
-    """Resumes a schedule, from its next due time. ProblemError if another request changed it first."""
+    """Resumes a schedule, from its next due time. ProblemError if another request deleted it first."""
     next_at = first_look(found.body, clock_of(serving.database).now())
-    return _unless_changed(
-        serving, found, schedules.set_paused(serving.database, found, next_at, paused=False)
+    return _unless_deleted(
+        found,
+        schedules.set_paused(serving.database, found, next_at, paused=False, unchanged=False),
     )
 
 
-def _unless_changed(
-    serving: Services, found: StoredSchedule, stored: StoredSchedule | None
-) -> StoredSchedule:
+def _unless_deleted(found: StoredSchedule, stored: StoredSchedule | None) -> StoredSchedule:
     if stored is None:
-        raise changed(schedules.get(serving.database, found.name))
+        raise SCHEDULES.gone(found.name)
     return stored
 
 
@@ -159,5 +164,8 @@ def run(serving: Services, found: StoredSchedule, step: int | None) -> ScheduleR
 def delete(serving: Services, found: StoredSchedule, expected: Expected) -> None:
     """Deletes a schedule and its history. ProblemError if it is in another state than expected."""
     expected.check(found)
-    if not schedules.delete(serving.database, found):
-        raise changed(schedules.get(serving.database, found.name))
+    if not schedules.delete(serving.database, found, unchanged=not expected.any):
+        now = schedules.get(serving.database, found.name)
+        # Another schedule of this name may be of another token, so its state is not told.
+        same = now is not None and now.created_at == found.created_at
+        raise changed(now) if same else SCHEDULES.gone(found.name)

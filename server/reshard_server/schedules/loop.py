@@ -123,7 +123,7 @@ def tick_all(scheduling: Scheduling, now: float) -> None:
 def pause_unfit(scheduling: Scheduling, stored: StoredSchedule, unfit: UnfitError) -> None:
     """Pauses a schedule whose token lost its rights, and notes that in its history."""
     now = clock_of(scheduling.database).now()
-    if schedules.set_paused(scheduling.database, stored, now, paused=True) is None:
+    if schedules.set_paused(scheduling.database, stored, now, paused=True, unchanged=True) is None:
         return
     LOG.warning("the schedule %s is paused: %s", stored.name, unfit)
     audit("paused", caller=stored.token, resource=f"/v1/schedules/{stored.name}", detail=str(unfit))

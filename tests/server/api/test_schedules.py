@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reshard_server.db.schedules import schedules
 
 from tests.server.schedules.bench import write_step
 from tests.server.served import Served
@@ -44,6 +45,49 @@ def test_created_and_replaced(served: Served) -> None:
     assert again.json()["created_at"] == found["created_at"]
     assert again.headers["ETag"] != made.headers["ETag"]
     assert "Location" not in again.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "after_deletion"),
+    [
+        ("DELETE", "s", 204, 404),
+        ("POST", "s:pause", 200, 404),
+        ("POST", "s:resume", 200, 404),
+        ("PUT", "s", 200, 412),
+    ],
+)
+def test_a_change_meanwhile_refuses_only_requests_that_exclude_it(
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    path: str,
+    status: int,
+    after_deletion: int,
+) -> None:
+    """The scheduler may pause the schedule between the look and the change of a request."""
+    pause, delete = schedules.set_paused, schedules.delete
+    meanwhile = [lambda db, found: pause(db, found, 0, paused=True, unchanged=True)]
+
+    def after(real: Any) -> Any:
+        def call(db: Any, found: Any, *rest: Any, **how: Any) -> Any:
+            meanwhile[0](db, found)
+            return real(db, found, *rest, **how)
+
+        return call
+
+    for name in ("delete", "set_paused", "replace"):
+        monkeypatch.setattr(schedules, name, after(getattr(schedules, name)))
+
+    def ask(**headers: str) -> int:
+        return served.ask(method, f"{URL}/{path}", json=NIGHTLY, headers=headers).status_code
+
+    put(served)
+    assert ask() == status
+    if method != "POST":
+        etag = put(served).headers["ETag"]
+        assert ask(**{"If-Match": etag}) == 412
+    meanwhile[0] = delete
+    assert ask() == after_deletion
 
 
 def test_only_in_the_state_that_is_expected(served: Served) -> None:

@@ -6,7 +6,6 @@ value that was read: of several replicas only one starts a tick.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,12 +116,17 @@ def replace(
     body: ScheduleBody,
     next_at: float,
     settings: Settings | None = None,
+    *,
+    unchanged: bool = True,
 ) -> StoredSchedule | None:
-    """Replaces the body; None if the schedule changed meanwhile. Raises ProblemError like ``create``."""
+    """Replaces the body. Raises ProblemError like ``create``.
+
+    Returns None if the schedule was deleted meanwhile, or, with ``unchanged``, if it changed.
+    """
     values = _values(before.token, body, next_at, clock_of(db).now())
     with db.connect() as connection:
         _check_quota(connection, settings, before.name, values)
-    return _change(db, before, values)
+    return _change(db, before, values, unchanged=unchanged)
 
 
 def _check_quota(
@@ -133,17 +137,22 @@ def _check_quota(
 
 
 def set_paused(
-    db: sa.Engine, before: StoredSchedule, next_at: float, *, paused: bool
+    db: sa.Engine, before: StoredSchedule, next_at: float, *, paused: bool, unchanged: bool
 ) -> StoredSchedule | None:
-    """Pauses or resumes a schedule; None if it changed meanwhile."""
+    """Pauses or resumes a schedule; None if it was deleted meanwhile, or, with ``unchanged``, if it changed."""
     now = clock_of(db).now()
-    return _change(db, before, {"paused": paused, "next_at": next_at, "updated_at": now})
+    values = {"paused": paused, "next_at": next_at, "updated_at": now}
+    return _change(db, before, values, unchanged=unchanged)
 
 
-def delete(db: sa.Engine, before: StoredSchedule) -> bool:
-    """Deletes a schedule and its history; conversions and outputs stay. False if it changed meanwhile."""
+def delete(db: sa.Engine, before: StoredSchedule, *, unchanged: bool = True) -> bool:
+    """Deletes a schedule and its history; conversions and outputs stay.
+
+    Returns False if it was deleted meanwhile, or, with ``unchanged``, if it changed.
+    """
+    same = _as_before(before) if unchanged else _is(before)
     with db.begin() as connection:
-        if not connection.execute(SCHEDULES.delete().where(*_as_before(before))).rowcount:
+        if not connection.execute(SCHEDULES.delete().where(*same)).rowcount:
             return False
         for table in (SCHEDULE_RUNS, SCHEDULE_FORGOTTEN, SCHEDULE_OUTPUTS):
             connection.execute(table.delete().where(table.c.schedule == before.name))
@@ -223,20 +232,23 @@ def _values(token: str, body: ScheduleBody, next_at: float, now: float) -> dict[
     }
 
 
-def _change(db: sa.Engine, before: StoredSchedule, values: dict[str, Any]) -> StoredSchedule | None:
-    change = SCHEDULES.update().where(*_as_before(before))
+def _change(
+    db: sa.Engine, before: StoredSchedule, values: dict[str, Any], *, unchanged: bool
+) -> StoredSchedule | None:
+    change = SCHEDULES.update().where(*(_as_before(before) if unchanged else _is(before)))
     with db.begin() as connection:
-        done = connection.execute(change.values(**values, revision=before.revision + 1))
+        done = connection.execute(change.values(**values, revision=_S.revision + 1))
         notify(connection, "schedules")
     return get(db, before.name) if done.rowcount else None
 
 
-def _as_before(before: StoredSchedule) -> Iterable[sa.ColumnElement[bool]]:
-    return (
-        _S.name == before.name,
-        _S.created_at == before.created_at,
-        _S.revision == before.revision,
-    )
+def _is(before: StoredSchedule) -> tuple[sa.ColumnElement[bool], ...]:
+    """The same schedule, in any state: no other that was stored under its name later."""
+    return _S.name == before.name, _S.created_at == before.created_at
+
+
+def _as_before(before: StoredSchedule) -> tuple[sa.ColumnElement[bool], ...]:
+    return *_is(before), _S.revision == before.revision
 
 
 def _stored(row: sa.Row[Any]) -> StoredSchedule:
