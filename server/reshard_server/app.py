@@ -14,12 +14,11 @@ from reshard_server.api import (
     conversion_events,
     conversions,
     deltas,
-    layouts,
-    maps,
     operation,
     plans,
     proofs,
     schedules,
+    stored,
     tensors,
 )
 from reshard_server.api.openapi.description import describe
@@ -36,12 +35,11 @@ from reshard_server.observability.metrics import Metrics
 from reshard_server.pages import (
     api_description,
     checkpoint_pages,
-    layout_pages,
-    map_pages,
     overview,
     rendering,
     sign_in,
 )
+from reshard_server.pages import stored as stored_pages
 from reshard_server.pages.conversions import conversion_pages, new_conversion
 from reshard_server.pages.problem_pages import ProblemPages
 from reshard_server.pages.schedules import new_schedule, schedule_pages
@@ -56,8 +54,8 @@ ROUTERS = (
     conversion_events.ROUTER,
     plans.ROUTER,
     checkpoints.ROUTER,
-    layouts.ROUTER,
-    maps.ROUTER,
+    stored.LAYOUTS,
+    stored.MAPS,
     schedules.ROUTER,
     proofs.ROUTER,
     tensors.ROUTER,
@@ -68,8 +66,7 @@ ROUTERS = (
     schedule_pages.ROUTER,
     new_schedule.ROUTER,
     checkpoint_pages.ROUTER,
-    layout_pages.ROUTER,
-    map_pages.ROUTER,
+    stored_pages.ROUTER,
     api_description.ROUTER,
     rendering.ROUTER,
 )

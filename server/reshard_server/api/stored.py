@@ -1,17 +1,54 @@
-"""What the routes of stored layouts and maps share: headers of requests and answers."""
+"""Routes of named layouts and maps: stored, listed, read and deleted alike; and the preview of a layout."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Header, Response
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
+from fastapi.openapi.models import Example
 
-from reshard_server.api.caller import Serving
-from reshard_server.api.openapi.examples import header_descriptions
+from reshard_server.api.answer_or_stream import answered
+from reshard_server.api.caller import MAY_READ, Converting, Reading, Serving
+from reshard_server.api.openapi import examples
+from reshard_server.api.openapi.answers import LAYOUT as LAYOUT_ANSWER
+from reshard_server.api.openapi.description import problems
+from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.db.stored import names
-from reshard_server.db.stored.kinds import StoredKind, StoredVersion, VersionList
-from reshard_server.resources.stored import gone, is_known, tag_of
-from reshard_server.schemas.base import Page
+from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind
+from reshard_server.errors.problems import (
+    BAD_CHECKPOINT,
+    BAD_LAYOUT,
+    BAD_PLAN,
+    FORBIDDEN,
+    NO_CHECKPOINT,
+    NOT_FOUND,
+    OF_A_BUCKET,
+    PRECONDITION,
+    QUOTA,
+    STORAGE,
+    UNAVAILABLE,
+)
+from reshard_server.resources import questions, stored
+from reshard_server.resources.stored import VERSION_PATTERN, Expectation
+from reshard_server.schemas.base import Answer, Name, Page, PrefixQuery, RequestDocument
+from reshard_server.schemas.stored import (
+    LayoutBody,
+    LayoutPage,
+    ListedLayout,
+    ListedMap,
+    ListedVersion,
+    MapBody,
+    MapPage,
+    MapVersionPage,
+    PreviewRequest,
+    StoredLayout,
+    StoredMap,
+    Version,
+    VersionPage,
+)
 
 IfMatch = Annotated[
     str | None,
@@ -25,37 +62,202 @@ IfNoneMatch = Annotated[
 ]
 
 
-def with_example(example: Any) -> dict[str, Any]:
-    """The content of an answer that has a version, for the API's description."""
-    return {"content": {"application/json": {"example": example}}, **header_descriptions("ETag")}
+@dataclass(frozen=True)
+class StoredDocuments:
+    """The documents and the texts of one kind, for its routes.
+
+    Attributes:
+        about_put: the last paragraph about PUT.
+        examples: of its body, and of a version.
+    """
+
+    kind: StoredKind
+    body: type[RequestDocument]
+    version: type[Version]
+    listed: type[ListedVersion]
+    page: type[Answer]
+    versions: type[Answer]
+    about_put: str
+    examples: tuple[dict[str, Example], dict[str, Any]]
 
 
-def tell_stored(
-    kind: StoredKind, found: StoredVersion, response: Response, *, is_new: bool
-) -> None:
-    """Sets status and headers of an answer to PUT."""
-    response.status_code = 201 if is_new else 200
-    response.headers["ETag"] = tag_of(found) or ""
-    if is_new:
-        response.headers["Location"] = f"/v1/{kind.noun}s/{found.name}@{found.version}"
+def routes_of(documents: StoredDocuments) -> APIRouter:
+    """The routes of one kind: list, put, get, list versions, delete."""
+    noun, plural = documents.kind.noun, f"{documents.kind.noun}s"
+    bodies, example = documents.examples
+    shown = {
+        "content": {"application/json": {"example": example}},
+        **examples.header_descriptions("ETag"),
+    }
+    router = APIRouter(prefix=f"/v1/{plural}", tags=[plural], route_class=MaskedRoute)
+    list_names, put, get, list_versions, delete = _endpoints(documents)
+    # The types that depend on the kind; FastAPI reads them when a route is added.
+    name_type = Annotated[Name, Path(description=f"Name of a {noun}.")]
+    for endpoint in (put, list_versions, delete):
+        endpoint.__annotations__["name"] = name_type
+    get.__annotations__["name"] = Annotated[
+        str,
+        Path(
+            description=f"Name of a {noun}, for its newest version; or name@version.",
+            max_length=139,
+            pattern=VERSION_PATTERN,
+            examples=[f"{example['name']}@3"],
+        ),
+    ]
+    put.__annotations__["body"] = Annotated[documents.body, Body(openapi_examples=bodies)]
+
+    router.get(
+        "",
+        name=f"list_{plural}",
+        dependencies=[MAY_READ],
+        response_model=documents.page,
+        description=f"Lists the newest version of each {noun}, by name. Every token with the scope read sees all {plural}.\n\n"
+        "Contents larger than 4096 bytes are left out.",
+    )(list_names)
+    router.put(
+        "/{name}",
+        name=f"put_{noun}",
+        response_model=documents.version,
+        description=f"Stores a {noun} as the newest version of its name. The name belongs to the token that stored it first.\n\n"
+        f"{documents.about_put}",
+        responses={
+            200: {
+                "description": "The newest version has this content already; nothing changed.",
+                **shown,
+            },
+            201: {"description": "A new version.", "model": documents.version, **shown},
+            **problems(BAD_LAYOUT, FORBIDDEN, PRECONDITION, QUOTA),
+        },
+    )(put)
+    router.get(
+        "/{name}",
+        name=f"get_{noun}",
+        dependencies=[MAY_READ],
+        response_model=documents.version,
+        description=f"Returns a {noun}: its newest version, or ``name@version``.",
+        responses={
+            200: {"description": f"The {noun}.", **shown},
+            304: {"description": "It has not changed since this ETag."},
+        },
+    )(get)
+    router.get(
+        "/{name}/versions",
+        name=f"list_{noun}_versions",
+        dependencies=[MAY_READ],
+        response_model=documents.versions,
+        description=f"Lists all versions of a {noun}, newest first. Contents larger than 4096 bytes are left out.",
+    )(list_versions)
+    router.delete(
+        "/{name}",
+        name=f"delete_{noun}",
+        status_code=204,
+        description=f"Deletes all versions of a {noun}; conversions that were accepted with one are still carried out.",
+        responses=problems(FORBIDDEN, PRECONDITION),
+    )(delete)
+    return router
 
 
-def not_modified(
-    found: StoredVersion, response: Response, if_none_match: str | None
-) -> Response | None:
-    """The answer 304 if the client has this version; else None, with the ETag in the response's headers."""
-    tag = tag_of(found) or ""
-    if is_known(if_none_match, found):
-        return Response(status_code=304, headers={"ETag": tag})
-    response.headers["ETag"] = tag
-    return None
+def _endpoints(documents: StoredDocuments) -> tuple[Callable[..., Any], ...]:
+    """The endpoints of one kind, in the order of ``routes_of``; that gives ``name`` and ``body`` their types."""
+    kind, noun, plural = documents.kind, documents.kind.noun, f"{documents.kind.noun}s"
+
+    def listed(found: Any, page: type[Answer], member: str) -> Answer:
+        shown: dict[str, Any] = {member: list(map(documents.listed.of, found.versions))}
+        return page(**shown | {"next_page_token": found.next_page_token})
+
+    def list_names(query: Annotated[PrefixQuery, Query()], serving: Serving) -> Answer:
+        found = names.newest(
+            serving.database,
+            kind,
+            query.page_size,
+            query.page_token,
+            prefix=query.prefix,
+            with_content=True,
+        )
+        return listed(found, documents.page, plural)
+
+    def put(
+        name: Any,
+        body: Any,
+        serving: Serving,
+        caller: Converting,
+        response: Response,
+        if_match: IfMatch = None,
+        if_none_match: IfNoneMatch = None,
+    ) -> Version:
+        expected = Expectation(if_match, if_none_match)
+        content = getattr(body, noun)
+        found, is_new = stored.put(serving, caller, kind, name, content, expected)
+        response.status_code = 201 if is_new else 200
+        response.headers["ETag"] = stored.tag_of(found) or ""
+        if is_new:
+            response.headers["Location"] = f"/v1/{plural}/{found.name}@{found.version}"
+        return documents.version.of(found)
+
+    def get(
+        name: Any, serving: Serving, response: Response, if_none_match: IfNoneMatch = None
+    ) -> Version | Response:
+        found = stored.find(serving, kind, name)
+        tag = stored.tag_of(found) or ""
+        if stored.is_known(if_none_match, found):
+            return Response(status_code=304, headers={"ETag": tag})
+        response.headers["ETag"] = tag
+        return documents.version.of(found)
+
+    def list_versions(name: Any, query: Annotated[Page, Query()], serving: Serving) -> Answer:
+        found = names.versions(
+            serving.database, kind, name, query.page_size, query.page_token, with_content=True
+        )
+        if not found.versions and not query.page_token:
+            raise stored.gone(kind, name)
+        return listed(found, documents.versions, "versions")
+
+    def delete(name: Any, serving: Serving, caller: Converting, if_match: IfMatch = None) -> None:
+        stored.delete(serving, caller, kind, name, Expectation(if_match))
+
+    return list_names, put, get, list_versions, delete
 
 
-def versions_of(serving: Serving, kind: StoredKind, name: str, query: Page) -> VersionList:
-    """A page of the versions of a name. ProblemError if it has none."""
-    found = names.versions(
-        serving.database, kind, name, query.page_size, query.page_token, with_content=True
+LAYOUTS = routes_of(
+    StoredDocuments(
+        LAYOUT, LayoutBody, StoredLayout, ListedLayout, LayoutPage, VersionPage,
+        "The layout's form is checked now; the preview checks whether it fits a checkpoint.",
+        (examples.LAYOUTS, examples.STORED),
     )
-    if not found.versions and not query.page_token:
-        raise gone(kind, name)
-    return found
+)  # fmt: skip
+MAPS = routes_of(
+    StoredDocuments(
+        MAP, MapBody, StoredMap, ListedMap, MapPage, MapVersionPage,
+        "The map's form is checked now; a plan checks whether it fits a checkpoint. Rules for meshes may stand beside it.",
+        (examples.MAPS, examples.STORED_MAP),
+    )
+)  # fmt: skip
+
+
+@LAYOUTS.post(
+    ":preview",
+    response_model=LAYOUT_ANSWER,
+    responses=problems(
+        NOT_FOUND,
+        BAD_LAYOUT,
+        BAD_PLAN,
+        NO_CHECKPOINT,
+        BAD_CHECKPOINT,
+        STORAGE,
+        UNAVAILABLE,
+        *OF_A_BUCKET,
+    ),
+)
+async def preview_layout(
+    body: Annotated[PreviewRequest, Body(openapi_examples=examples.PREVIEWS)],
+    request: Request,
+    serving: Serving,
+    caller: Reading,
+) -> Response:
+    """Shows how a layout would split each tensor of a checkpoint: shards, their shapes and bytes, bytes per device.
+
+    Reads metadata only. Rules that match nothing become warnings; a layout that does not fit is refused, as for a
+    conversion.
+    """
+    question = await run_sync(questions.preview, serving, caller, body, limiter=serving.finders)
+    return await answered(request, serving, question)

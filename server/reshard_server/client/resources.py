@@ -21,8 +21,6 @@ from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
 from reshard.surface.words import cast_pairs, own_layout
 from reshard_server.client.transport import D, Transport
 from reshard_server.schemas.checkpoint import CheckpointPage, FoundCheckpoint
-from reshard_server.schemas.layout import LayoutPage, ListedLayout, StoredLayout, VersionPage
-from reshard_server.schemas.map import ListedMap, MapPage, MapVersionPage, StoredMap
 from reshard_server.schemas.schedule import (
     RunPage,
     Schedule,
@@ -30,7 +28,18 @@ from reshard_server.schemas.schedule import (
     SchedulePage,
     ScheduleRun,
 )
-from reshard_server.schemas.stored import ListedVersion, Version
+from reshard_server.schemas.stored import (
+    LayoutPage,
+    ListedLayout,
+    ListedMap,
+    ListedVersion,
+    MapPage,
+    MapVersionPage,
+    StoredLayout,
+    StoredMap,
+    Version,
+    VersionPage,
+)
 
 
 def layout_of(layout: Any) -> Any:

@@ -36,7 +36,7 @@ from reshard_server.schemas.conversion import (
     paths_of,
     targets_of,
 )
-from reshard_server.schemas.layout import PreviewRequest
+from reshard_server.schemas.stored import PreviewRequest
 from reshard_server.services import Services
 
 _LINK = {"latency_s", "bytes_per_s"}

@@ -21,24 +21,8 @@ VERSION_PATTERN = r"^[a-zA-Z0-9][a-zA-Z0-9._-]*(@[0-9]{1,10})?$"
 BY_SEGMENT = {"layouts": LAYOUT, "maps": MAP}
 """The kinds by the part of a URL that names them."""
 
-LayoutVersion = Annotated[
-    str,
-    Path(
-        description="Name of a layout, for its newest version; or name@version.",
-        max_length=139,
-        pattern=VERSION_PATTERN,
-        examples=["serving@3"],
-    ),
-]
-MapVersion = Annotated[
-    str,
-    Path(
-        description="Name of a map, for its newest version; or name@version.",
-        max_length=139,
-        pattern=VERSION_PATTERN,
-        examples=["to_hf@3"],
-    ),
-]
+VersionName = Annotated[str, Path(max_length=139, pattern=VERSION_PATTERN)]
+"""``name`` for the newest version, or ``name@version``."""
 
 
 def _names(header: str, tag: str | None) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reshard_server.pages import stored_names as pages
+from reshard_server.pages import stored as pages
 from reshard_server.pages.wording import layout_text
 from reshard_server.worker import plan_picture
 

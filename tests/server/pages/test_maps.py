@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from reshard_server.pages import stored_names
+from reshard_server.pages import stored as pages
 
 from tests.server.pages.browser import Browser
 from tests.server.served import Served
@@ -49,7 +49,7 @@ def test_its_versions(ann: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     assert versions == ["/maps/hf@2", "/maps/hf@1"]
     assert "/new-conversion?map=hf%402" in page.links
     assert '{"from": "w", "to": "v"}' in ann.go("/maps/hf@1").text
-    monkeypatch.setattr(stored_names, "PAGE_SIZE", 1)
+    monkeypatch.setattr(pages, "PAGE_SIZE", 1)
     (older,) = [x for x in ann.go("/maps/hf").links if "page_token" in x]
     assert "/maps/hf@1" in ann.go(older).links
 

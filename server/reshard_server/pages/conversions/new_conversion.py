@@ -32,7 +32,7 @@ from reshard_server.pages.conversions.form_fields import FIELDS_OF, FLAGS
 from reshard_server.pages.plan_pictures import DrawnPlan, planned
 from reshard_server.pages.rendering import page
 from reshard_server.pages.source_choices import sources
-from reshard_server.pages.stored_choices import stored_choices
+from reshard_server.pages.stored import stored_choices
 from reshard_server.pages.visitor import Changing, Form, Visitor
 from reshard_server.resources import conversions as resource
 from reshard_server.resources import questions

@@ -15,7 +15,7 @@ from reshard_server.pages.schedules.schedule_form import (
     empty_form,
     sent_form,
 )
-from reshard_server.pages.stored_choices import stored_choices
+from reshard_server.pages.stored import stored_choices
 from reshard_server.pages.visitor import Changing, Form, Visitor
 from reshard_server.resources import schedules as resource
 from reshard_server.resources.schedules import SCHEDULES, Expected
