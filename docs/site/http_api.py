@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reshard_server.app import create_app
 from reshard_server.pages.api_description import (
-    MemberDoc,
-    Model,
-    Operation,
     TypeText,
-    models,
-    operations,
+    described,
+    paragraphs,
+    tags,
+    type_of,
+    type_of_answer,
 )
 from reshard_server.settings import Settings
 
 from docs.site.prose import prose
+
+Schema = Mapping[str, Any]
 
 
 def openapi() -> dict[str, Any]:
@@ -33,54 +35,68 @@ def openapi_file() -> bytes:
 def http_api() -> str:
     """Routes by tag, with parameters, bodies and answers; then the models that they name."""
     document = openapi()
-    tags = [(tag, list(operations(document, tag["name"]))) for tag in document["tags"]]
-    parts = [prose(document["info"]["description"]), _index(tags)]
-    for tag, inside in tags:
+    tagged, models = tags(document), sorted(document["components"]["schemas"].items())
+    parts = [prose(document["info"]["description"]), _index(tagged)]
+    for tag, inside in tagged:
         parts += [f"## {tag['name']} {{#{tag['name']}}}", prose(tag["description"])]
         parts += map(_operation, inside)
-    return "\n\n".join([*parts, "## Models {#models}", *map(_model, models(document))])
+    return "\n\n".join([*parts, "## Models {#models}", *(_model(*each) for each in models)])
 
 
-def _index(tags: Iterable[tuple[dict[str, Any], Sequence[Operation]]]) -> str:
+def _index(tagged: Iterable[tuple[Schema, Sequence[Schema]]]) -> str:
     rows = (
-        f"| [`{each.method} {each.path}`](#{each.id}) | {prose(each.summary)} |"
-        for _, inside in tags
+        f"| [`{each['method']} {each['path']}`](#{each['operationId']}) | {prose(each['summary'])} |"
+        for _, inside in tagged
         for each in inside
     )
     return "\n".join(["| route | what it does |", "|---|---|", *rows])
 
 
-def _operation(each: Operation) -> str:
-    parts = [f"### `{each.method} {each.path}` {{#{each.id}}}", *map(prose, each.paragraphs)]
-    if not each.needs_token:
+def _operation(each: Schema) -> str:
+    parts = [f"### `{each['method']} {each['path']}` {{#{each['operationId']}}}"]
+    parts += map(prose, paragraphs(each["description"]))
+    if not each["security"]:
         parts.append("Needs no token.")
-    if each.parameters:
-        parts.append(_members("parameter", each.parameters))
-    if each.body:
-        parts.append(f"**Body**: {_type(each.body.type)}")
-        parts += (f"~~~json\n{text}\n~~~" for _, text in each.body.examples)
-    rows = (f"| {a.status} | {_cell(a.description)} | {_type(a.type)} |" for a in each.answers)
-    parts.append("\n".join(["| status | when | body |", "|---|---|---|", *rows]))
+    if given := each.get("parameters"):
+        rows = (
+            _member(
+                f"`{one['name']}` ({one['in']})",
+                one.get("schema", {}),
+                one.get("required", False),
+                one.get("description", ""),
+            )
+            for one in given
+        )
+        parts.append(_members("parameter", rows))
+    if "requestBody" in each:
+        content = each["requestBody"]["content"]["application/json"]
+        parts.append(f"**Body**: {_type(type_of(content['schema']))}")
+        for example in content.get("examples", {}).values():
+            parts.append(f"~~~json\n{json.dumps(example['value'], indent=2)}\n~~~")
+    answers = (
+        f"| {status} | {_cell(answer['description'])} | {_type(type_of_answer(answer))} |"
+        for status, answer in each["responses"].items()
+    )
+    parts.append("\n".join(["| status | when | body |", "|---|---|---|", *answers]))
     return "\n\n".join(parts)
 
 
-def _model(model: Model) -> str:
-    parts = [f"### {model.name} {{#{model.name}}}", prose(model.description)]
-    if model.members:
-        parts.append(_members("member", model.members))
+def _model(name: str, model: Schema) -> str:
+    parts = [f"### {name} {{#{name}}}", prose(model.get("description", ""))]
+    if members := model.get("properties"):
+        required = model.get("required", ())
+        rows = (_member(f"`{key}`", inner, key in required) for key, inner in members.items())
+        parts.append(_members("member", rows))
     return "\n\n".join(filter(None, parts))
 
 
-def _members(first: str, members: Iterable[MemberDoc]) -> str:
-    return "\n".join(
-        [f"| {first} | type | required | what it is |", "|---|---|---|---|", *map(_member, members)]
-    )
+def _members(first: str, rows: Iterable[str]) -> str:
+    return "\n".join([f"| {first} | type | required | what it is |", "|---|---|---|---|", *rows])
 
 
-def _member(each: MemberDoc) -> str:
-    where = f" ({each.where})" if each.where else ""
-    needed = "yes" if each.required else ""
-    return f"| `{each.name}`{where} | {_type(each.type)} | {needed} | {_cell(each.description)} |"
+def _member(name: str, schema: Schema, required: bool, description: str = "") -> str:
+    needed = "yes" if required else ""
+    return f"| {name} | {_type(type_of(schema))} | {needed} | {_cell(described(schema, description))} |"
 
 
 def _cell(text: str) -> str:
