@@ -39,8 +39,8 @@ ABOVE_THE_TOP = ("cli", "demo")
 PUBLIC_MODULES = ("reshard.errors",)
 PUBLIC_ROOMS = ("documents", "surface")
 SERVER_ORDER = (
-    "serve", "app server_process", "refuse_before_body", "pages", "api", "middleware", "resources", "services", "schedules", "queries", "jobs",
-    "worker", "observability", "auth", "db", "drain", "load_settings", "schemas settings", "errors host_clock",
+    "serve", "app", "refuse_before_body", "pages", "api", "middleware", "resources", "services", "schedules", "queries", "jobs",
+    "worker", "observability", "auth", "db", "drain", "schemas settings", "errors host_clock",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.
 CLIENT_MAY = (

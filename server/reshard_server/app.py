@@ -9,40 +9,28 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from reshard.errors import ReshardError
-from reshard_server.api import (
-    checkpoints,
-    conversion_events,
-    conversions,
-    deltas,
-    operation,
-    plans,
-    proofs,
-    schedules,
-    stored,
-    tensors,
-)
+from reshard_server.api import checkpoints, conversions, operation, schedules, stored, tensors
 from reshard_server.api.openapi.description import describe
 from reshard_server.auth.proxies import Forwarded, Proxies
 from reshard_server.drain import Drain
 from reshard_server.errors.error_handlers import add_refusals
 from reshard_server.middleware.authenticate import Authenticate
 from reshard_server.middleware.body_limits import BodyLimits
-from reshard_server.middleware.expect_continue import CloseUnlessBodyRead
+from reshard_server.middleware.http_protocol import CloseUnlessBodyRead, OriginForm
 from reshard_server.middleware.read_requests import ReadRequests
 from reshard_server.middleware.request_log import RequestLog
-from reshard_server.middleware.request_target import OriginForm
 from reshard_server.observability.metrics import Metrics
 from reshard_server.pages import (
     api_description,
     checkpoint_pages,
-    overview,
+    conversion_pages,
+    new_conversion,
     rendering,
-    sign_in,
+    schedule_pages,
+    visitor,
 )
 from reshard_server.pages import stored as stored_pages
-from reshard_server.pages.conversions import conversion_pages, new_conversion
 from reshard_server.pages.problem_pages import ProblemPages
-from reshard_server.pages.schedules import new_schedule, schedule_pages
 from reshard_server.refuse_before_body import RefuseBeforeBody
 from reshard_server.services import open_services
 from reshard_server.settings import Settings
@@ -50,21 +38,21 @@ from reshard_server.settings import Settings
 ROUTERS = (
     operation.ROUTER,
     conversions.ROUTER,
-    deltas.ROUTER,
-    conversion_events.ROUTER,
-    plans.ROUTER,
+    conversions.DELTAS_ROUTER,
+    conversions.EVENTS_ROUTER,
+    checkpoints.PLANS_ROUTER,
     checkpoints.ROUTER,
     stored.LAYOUTS,
     stored.MAPS,
     schedules.ROUTER,
-    proofs.ROUTER,
+    tensors.PROOFS_ROUTER,
     tensors.ROUTER,
-    overview.ROUTER,
-    sign_in.ROUTER,
+    conversion_pages.OVERVIEW,
+    visitor.ROUTER,
     conversion_pages.ROUTER,
     new_conversion.ROUTER,
     schedule_pages.ROUTER,
-    new_schedule.ROUTER,
+    schedule_pages.NEW,
     checkpoint_pages.ROUTER,
     stored_pages.ROUTER,
     api_description.ROUTER,

@@ -21,7 +21,7 @@ from reshard_server.auth.tokens import Caller
 from reshard_server.errors.error_handlers import refuse, routes_of
 from reshard_server.errors.problems import ProblemError
 from reshard_server.middleware.body_limits import check_announced, check_head
-from reshard_server.middleware.expect_continue import waits_with_body
+from reshard_server.middleware.http_protocol import waits_with_body
 from reshard_server.pages.visitor import (
     address_bucket,
     changer,

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import os
 import shlex
+import signal
+import socket
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
 
 from reshard.errors import ReshardError
 from reshard.surface.places import Location
 from reshard_server.app import create_app
 from reshard_server.auth.tokens import load_tokens
 from reshard_server.db.database import open_migrated, shown, state_locked
-from reshard_server.load_settings import unknown_variables
-from reshard_server.observability.audit import set_up_audit
-from reshard_server.observability.logs import set_up_logs
-from reshard_server.server_process import address_of, listen, run_server
-from reshard_server.settings import Settings
+from reshard_server.drain import Drain
+from reshard_server.middleware.http_protocol import protocol_of
+from reshard_server.observability.logs import set_up_audit, set_up_logs
+from reshard_server.settings import Settings, unknown_variables
 from reshard_server.worker.children import BUCKETS
 
 LOG = logging.getLogger(__name__)
@@ -104,3 +114,129 @@ def announcement(settings: Settings, address: str) -> str:
             f"try: {line}",
         ]
     )
+
+
+HEAD_MARGIN_BYTES = 16384
+"""Lets the application, with the request's id, refuse headers that are slightly too large."""
+
+BACKLOG = 512
+
+
+class DrainingServer(uvicorn.Server):
+    """On a signal it accepts no new work, lets open requests finish, and exits with 0."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        drain: Drain,
+        drain_seconds: float,
+        when_ready: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self.drain = drain
+        self.when_ready = when_ready
+        self.drain_seconds = drain_seconds
+        self.signal: signal.Signals | None = None
+        self.signalled_at = 0.0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Opens the records and begins to accept; then the server is ready."""
+        await super().startup(sockets)
+        if self.started and not self.should_exit:
+            self.when_ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  (uvicorn's)
+        """The first signal drains the server; a second one ends it at once.
+
+        It only notes the signal: one that came while a line of the log was written could not write its own.
+        """
+        if self.signal is not None:
+            self.should_exit = self.force_exit = True
+            return
+        self.signal, self.signalled_at = signal.Signals(sig), time.monotonic()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Runs ten times a second."""
+        if self.signal is not None and not self.should_exit:
+            if not self.drain.begun.is_set():
+                LOG.info("draining", extra={"signal": self.signal.name})
+                self.drain.begun.set()
+            await asyncio.sleep(0)
+            waited = time.monotonic() - self.signalled_at
+            self.should_exit = not self.drain.open_requests or waited > self.drain_seconds / 2
+        return await super().on_tick(counter)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ReshardError if the address is not available."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error  # an unknown name has no number
+        raise ReshardError(
+            f"cannot listen on {host} port {port}: {reason}; choose another --host or --port, or end the process that uses it"
+        ) from error
+    listening.set_inheritable(False)
+    return listening
+
+
+def address_of(listening: socket.socket) -> str:
+    """The URL of a listening socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+SWITCH_SECONDS = 0.0005
+"""Seconds that a thread runs before it lets others run. A query of the records switches threads a dozen times, and Python's
+default of 5 ms would add up."""
+
+
+def run_server(
+    app: FastAPI, settings: Settings, listening: socket.socket, when_ready: Callable[[], None]
+) -> None:
+    """Serves until a signal ends the process; ``when_ready`` is called once requests are answered.
+
+    Raises ReshardError if it cannot start.
+    """
+    config = uvicorn.Config(
+        app,
+        http=protocol_of(settings),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=settings.header_bytes + HEAD_MARGIN_BYTES,
+        timeout_graceful_shutdown=max(1, int(settings.drain_seconds / 4)),
+        backlog=BACKLOG,
+    )
+    server = DrainingServer(config, app.state.drain, settings.drain_seconds, when_ready)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()  # permanent objects; collecting them took tens of milliseconds each time
+    try:
+        with _without_traceback(app):
+            server.run(sockets=[listening])
+    except SystemExit:
+        if app.state.refused is None:
+            raise
+    if app.state.refused is not None:
+        raise app.state.refused
+
+
+@contextmanager
+def _without_traceback(app: FastAPI) -> Iterator[None]:
+    """Keeps uvicorn from logging the traceback of an error at the start; the error's message suffices."""
+
+    def is_logged(_: logging.LogRecord) -> bool:
+        return app.state.refused is None
+
+    log = logging.getLogger("uvicorn.error")
+    log.addFilter(is_logged)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_logged)

@@ -18,13 +18,13 @@ from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.sessions import Sessions
 from reshard_server.auth.tokens import Tokens, load_tokens
 from reshard_server.db.clock import clock_of
-from reshard_server.db.conversions.batching import BatchRecorder
-from reshard_server.db.conversions.change_feed import Feed
+from reshard_server.db.connections import Listener
+from reshard_server.db.conversions.conversions import Feed
+from reshard_server.db.conversions.created import BatchRecorder
 from reshard_server.db.database import open_database, state_locked
-from reshard_server.db.listen import Listener
 from reshard_server.drain import Drain
 from reshard_server.jobs.queue import JobQueue
-from reshard_server.observability.audit import audit
+from reshard_server.observability.logs import audit
 from reshard_server.observability.metrics import Metrics
 from reshard_server.queries.ask import Questions
 from reshard_server.schedules.loop import ScheduleLoop
@@ -37,7 +37,7 @@ CHECKERS = 4
 """Threads that check the paths of new conversions; if a storage hangs, only they hang."""
 
 FINDERS = 48
-"""Threads that look for checkpoints; more than one bucket that hangs may take (``auth.bucket_root``)."""
+"""Threads that look for checkpoints; more than one bucket that hangs may take (``auth.root_paths``)."""
 
 PINGERS = 2
 """Threads that ping the database; if it does not answer, only these threads wait."""

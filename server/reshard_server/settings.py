@@ -6,10 +6,12 @@ A value comes from the command line, else the environment (``RESHARD_`` and the 
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -18,16 +20,22 @@ from pydantic import (
     Field,
     PlainValidator,
     SecretStr,
+    ValidationError,
     field_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from reshard.errors import ReshardError
 from reshard.surface.places import Location, locate
-from reshard.surface.words import parse_bytes
+from reshard.surface.words import parse_bytes, shortest_bytes
+from reshard_server.errors.value_errors import expected
 
 MIB = 1 << 20
 
@@ -286,3 +294,81 @@ class Settings(BaseSettings):
                     f"expected addresses or networks such as 10.0.0.0/8 between commas, found {name.strip()[:60]!r}"
                 ) from None
         return text
+
+
+NOT_SETTINGS = frozenset({"RESHARD_SETTINGS", "RESHARD_SERVER", "RESHARD_TOKEN"})
+"""Variables of the commands: the settings' file, and the server and the token of a client."""
+
+
+def load_settings(flags: Mapping[str, Any], file: Path | None) -> Settings:
+    """The settings from flags, environment and file, in this order; maps such as roots are merged.
+
+    Raises ReshardError that names all invalid values, but no secrets.
+    """
+    document = _document(file) if file else {}
+
+    class FromFile(Settings):
+        """Settings whose last source is the file."""
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  of the interface
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  of the interface
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            in_file = InitSettingsSource(settings_cls, init_kwargs=document)
+            return init_settings, env_settings, in_file
+
+    try:
+        return FromFile(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        raise ReshardError(_wrong(error)) from None
+    except SettingsError as error:
+        raise ReshardError(
+            f"{error}; a setting of several values is JSON in the environment, such as "
+            'RESHARD_ROOTS=\'{"data": "/srv/checkpoints"}\''
+        ) from None
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ReshardError(f"the settings file {str(file)!r} cannot be used: {error}") from error
+
+
+def _wrong(error: ValidationError) -> str:
+    found = (
+        f"{'.'.join(map(str, e['loc']))}: {expected(e)}" for e in error.errors(include_input=False)
+    )
+    return f"the settings cannot be used: {'; '.join(found)}; docs/reference/service/settings.md describes each"
+
+
+def unknown_variables(environment: Iterable[str]) -> list[str]:
+    """Variables with the prefix of settings that name no setting; perhaps misspelled."""
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | NOT_SETTINGS
+    return sorted(
+        variable
+        for variable in environment
+        if variable.startswith(PREFIX) and variable.partition("__")[0] not in known
+    )
+
+
+def described_settings() -> list[tuple[str, str, str, str]]:
+    """The name, environment variable, default and description of every setting."""
+    return [
+        (name, f"{PREFIX}{name.upper()}", _shown(field), field.description or "")
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+def _shown(field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if SIZE in field.metadata:
+        return shortest_bytes(default)
+    return "none" if default in (None, (), {}) else str(default)

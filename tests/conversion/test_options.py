@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args, get_origin
 
 import pytest
-from reshard_server.pages.conversions import form_fields
-from reshard_server.pages.schedules import schedule_form
+from reshard_server.pages import conversion_form, schedule_pages
 from reshard_server.schemas.conversion import TargetRequest
 
 import reshard
@@ -112,17 +111,17 @@ def test_the_http_model_has_every_option() -> None:
 
 
 def test_the_forms_have_every_option() -> None:
-    assert set(TargetRequest.model_fields) < {*form_fields.MEMBER_TEXTS, *form_fields.FLAGS}
-    empty = dict.fromkeys(form_fields.MEMBER_TEXTS, "")
-    members = {**form_fields.members_of(empty, empty), "source": "data/a", "target": "data/b"}
+    assert set(TargetRequest.model_fields) < {*conversion_form.MEMBER_TEXTS, *conversion_form.FLAGS}
+    empty = dict.fromkeys(conversion_form.MEMBER_TEXTS, "")
+    members = {**conversion_form.members_of(empty, empty), "source": "data/a", "target": "data/b"}
     assert TargetRequest(
         **{n: members[n] for n in members if n in TargetRequest.model_fields}
     ) == TargetRequest(target="data/b")
-    assert set(schedule_form.TARGET_TEXTS) < set(TargetRequest.model_fields)
+    assert set(schedule_pages.TARGET_TEXTS) < set(TargetRequest.model_fields)
 
 
 def test_the_page_has_a_field_for_every_option_that_has_no_place_of_its_own() -> None:
-    listed = [name for names in form_fields.FIELDS_OF.values() for name in names]
+    listed = [name for names in conversion_form.FIELDS_OF.values() for name in names]
     assert len(listed) == len(set(listed))
     own_place = {"target", "layout", "map", "mesh", "missing_axes"}
     assert set(listed) == set(TargetRequest.model_fields) - own_place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from reshard_server.schemas.delta import DeltaForm, OneDelta
+from reshard_server.schemas.conversion import DeltaForm, OneDelta
 
 import reshard
 from reshard.cli.app import run

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from reshard_server.auth.make_token import as_toml
+from reshard_server.auth.tokens import as_toml
 
 from tests.deploy.documents import ROOT, instructions
 from tests.server.live import Live, wait_for_address

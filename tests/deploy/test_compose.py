@@ -12,8 +12,7 @@ import numpy as np
 import psycopg
 import pytest
 from compose_spec import PyCompose
-from reshard_server.load_settings import load_settings
-from reshard_server.settings import Settings
+from reshard_server.settings import Settings, load_settings
 
 import reshard
 from tests.deploy.deployed import Installation, Place, started, tokens_toml

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packaging.utils import canonicalize_name
-from reshard_server.load_settings import load_settings
-from reshard_server.settings import Settings
+from reshard_server.settings import Settings, load_settings
 
 import reshard
 from tests.deploy.deployed import USER, Installation, Place, as_user, extras, needed, run, started

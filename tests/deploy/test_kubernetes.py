@@ -12,8 +12,7 @@ from typing import Any
 import kubernetes_validate
 import numpy as np
 import pytest
-from reshard_server.load_settings import load_settings
-from reshard_server.settings import Settings
+from reshard_server.settings import Settings, load_settings
 
 import reshard
 from tests.deploy.deployed import Installation, Place, as_user, started, tokens_toml

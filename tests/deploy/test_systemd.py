@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reshard_server.load_settings import load_settings
-from reshard_server.settings import Settings
+from reshard_server.settings import Settings, load_settings
 
 import reshard
 from tests.deploy.deployed import Installation, Place, run, started, tokens_toml

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi.routing import APIRoute
 from reshard_server.app import ROUTERS
-from reshard_server.auth.origins import SAFE_METHODS
+from reshard_server.auth.sessions import SAFE_METHODS
 
 
 def changing_routes() -> list[tuple[str, str]]:

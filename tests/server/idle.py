@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 from reshard_server import services
-from reshard_server.db.conversions import executors
-from reshard_server.errors.database_errors import Unavailable
+from reshard_server.db.conversions import claims
+from reshard_server.errors.error_handlers import Unavailable
 from reshard_server.settings import Settings
 
 
@@ -28,7 +28,7 @@ class Idle:
     refused: Unavailable | None = None
 
     def launch(self) -> None:
-        executors.beat(self.database, self.executor)
+        claims.beat(self.database, self.executor)
 
     def close(self) -> None: ...
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import ModuleType
 
-from reshard_server.pages import source_choices
-from reshard_server.pages.conversions import new_conversion
+from reshard_server.pages import checkpoint_pages, new_conversion
 from reshard_server.queries import browse
 
 SECONDS = 60.0
@@ -18,8 +17,8 @@ SECONDS = 60.0
 def waits() -> Iterator[tuple[ModuleType, str]]:
     """Each time limit after which an answer has less in it, by its module and name."""
     yield browse, "MOST_SECONDS"
-    yield source_choices, "MOST_SECONDS"
-    yield source_choices, "PATIENCE_SECONDS"
+    yield checkpoint_pages, "MOST_SECONDS"
+    yield checkpoint_pages, "PATIENCE_SECONDS"
     yield new_conversion, "PATIENCE_SECONDS"
 
 

@@ -15,10 +15,9 @@ import orbax.checkpoint as ocp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from reshard_server.app import create_app
-from reshard_server.load_settings import load_settings
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.schemas.schedule import ScheduleBody
-from reshard_server.settings import Settings
+from reshard_server.settings import Settings, load_settings
 
 import reshard
 from tests.deploy.documents import most_bytes

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from pydantic_core import PydanticUndefined
-from reshard_server.load_settings import load_settings, unknown_variables
-from reshard_server.settings import Settings
+from reshard_server.settings import Settings, load_settings, unknown_variables
 
 from reshard.errors import ReshardError
 from reshard.storage.location import locate

@@ -154,9 +154,9 @@ def serve(
         raise Misuse(
             "--scope, --read, --write and --expires belong to --make-token; add it, or leave them out"
         )
-    from reshard_server.load_settings import load_settings
     from reshard_server.serve import migrate_records
     from reshard_server.serve import serve as serve_settings
+    from reshard_server.settings import load_settings
 
     flags: dict[str, Any] = {
         "host": host,
@@ -199,7 +199,7 @@ def _roots(given: Sequence[str]) -> dict[str, str]:
 
 
 def _print_settings() -> None:
-    from reshard_server.load_settings import described_settings
+    from reshard_server.settings import described_settings
 
     for name, variable, default, description in described_settings():
         typer.echo(f"{name} ({variable}, default: {default})\n    {description}")
@@ -212,7 +212,7 @@ def _print_token(
     write: Sequence[str] | None,
     expires: str | None,
 ) -> None:
-    from reshard_server.auth.make_token import as_toml, make_token
+    from reshard_server.auth.tokens import as_toml, make_token
 
     with usage():
         token, kept = make_token(

@@ -8,25 +8,28 @@ from typing import Annotated
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Query, Request, Response
 
-from reshard_server.api.answer_or_stream import EVENTS, answered, answered_or_watched
+from reshard_server.api.answers import EVENTS, MaskedRoute, answered, answered_or_watched
 from reshard_server.api.caller import Converting, Reading, Serving
-from reshard_server.api.openapi.answers import (
+from reshard_server.api.openapi.description import (
     FINGERPRINT,
     IDENTITY,
     INSPECTION,
+    MULTI_PLAN,
+    PLAN,
     VERIFICATION,
     VERSIONS,
+    problems,
 )
-from reshard_server.api.openapi.description import problems
 from reshard_server.api.openapi.examples import (
     FINGERPRINTS,
     IDENTITIES,
     INSPECTIONS,
+    PLANS,
     VERIFICATIONS,
 )
-from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
+    BAD_LAYOUT,
     BAD_PLAN,
     BUDGET,
     NO_CHECKPOINT,
@@ -36,7 +39,7 @@ from reshard_server.errors.problems import (
     TARGET_EXISTS,
     UNAVAILABLE,
 )
-from reshard_server.jobs.choose_step import choose_step
+from reshard_server.jobs.check_request import choose_step
 from reshard_server.observability.logs import ABOUT
 from reshard_server.resources import questions
 from reshard_server.schemas.checkpoint import (
@@ -48,6 +51,7 @@ from reshard_server.schemas.checkpoint import (
     VerifyRequest,
     VersionsQuery,
 )
+from reshard_server.schemas.conversion import AnyPlanRequest
 
 ROUTER = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=MaskedRoute)
 
@@ -163,3 +167,29 @@ async def fingerprint_checkpoint(
     ABOUT.get().aims_at(body.checkpoint)
     question = await questions.fingerprint(serving, caller, body)
     return await answered_or_watched(request, serving, question)
+
+
+PLANS_ROUTER = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=MaskedRoute)
+
+
+@PLANS_ROUTER.post(
+    "",
+    response_model=PLAN | MULTI_PLAN,
+    responses=problems(
+        BAD_LAYOUT, BAD_PLAN, BUDGET, NO_CHECKPOINT, BAD_CHECKPOINT, STORAGE, TARGET_EXISTS, UNAVAILABLE, *OF_A_BUCKET
+    ),
+)  # fmt: skip
+async def make_plan(
+    body: Annotated[AnyPlanRequest, Body(openapi_examples=PLANS)],
+    request: Request,
+    serving: Serving,
+    caller: Reading,
+) -> Response:
+    """Plans a conversion: what it would do and cost. Reads metadata only, and moves no data.
+
+    Refuses every request that a conversion would refuse. If no plan fits ``max_memory``, the problem names the smallest
+    value that works. Needs a token that may write to the target's root, as the conversion does. For several targets the
+    answer has the plan of each, and the bytes that are read for all of them.
+    """
+    question = await run_sync(questions.plan, serving, caller, body, limiter=serving.finders)
+    return await answered(request, serving, question)

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 
+from reshard_server.api.answers import (
+    NAME,
+    SILENCE_SECONDS,
+    STILL_HERE,
+    EventStream,
+    MaskedRoute,
+    mask_of,
+    narrowed,
+    wants,
+)
 from reshard_server.api.caller import Converting, Reading, Serving, looked_up
 from reshard_server.api.openapi.description import problems
-from reshard_server.api.openapi.examples import REQUESTS, conversion_response
-from reshard_server.api.read_mask import MaskedRoute, mask_of, wants
+from reshard_server.api.openapi.examples import (
+    DELTAS,
+    REQUESTS,
+    conversion_response,
+    delta_response,
+)
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions import conversions
-from reshard_server.db.conversions.conversions import Filters
+from reshard_server.db.conversions.conversions import Filters, Watcher
+from reshard_server.drain import RETRY_AFTER
 from reshard_server.errors.problems import (
     BAD_LAYOUT,
     BAD_PLAN,
@@ -25,12 +44,16 @@ from reshard_server.errors.problems import (
 from reshard_server.resources import conversions as resource
 from reshard_server.resources.conversions import ConversionId
 from reshard_server.resources.resource import listed_token
+from reshard_server.schemas.base import MEANT
 from reshard_server.schemas.conversion import (
     Conversion,
     ConversionPage,
+    ConversionQuery,
     ConversionRequest,
+    OneDelta,
+    result_url,
 )
-from reshard_server.schemas.listing import ConversionQuery
+from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"], route_class=MaskedRoute)
 
@@ -179,3 +202,158 @@ def point_to(response: Response, conversion: Conversion) -> None:
     """Says in the response where the conversion's state is, and when to ask again."""
     response.headers["Location"] = f"/v1/conversions/{conversion.id}"
     response.headers["Retry-After"] = POLL_AFTER
+
+
+DELTAS_ROUTER = APIRouter(prefix="/v1/deltas", tags=["deltas"], route_class=MaskedRoute)
+
+
+@DELTAS_ROUTER.post(
+    "",
+    status_code=202,
+    responses={
+        202: delta_response("It is queued.", "Location", "Retry-After"),
+        **problems(INVALID, KEY_REUSED, BAD_LAYOUT, BAD_PLAN, UNAVAILABLE),
+    },
+)
+async def create_delta(
+    body: Annotated[OneDelta, Body(openapi_examples=DELTAS)],
+    serving: Serving,
+    caller: Converting,
+    response: Response,
+    idempotency_key: Key = None,
+) -> Conversion:
+    """Queues a delta, which is made even if this server ends: the version appears whole or not at all.
+
+    Everything that can be checked without reading the checkpoints is checked now. The answer is a conversion: ``Location`` says where its
+    state is, and it is watched, cancelled, retried and deleted there.
+    """
+    made = await resource.create(serving, caller, body, idempotency_key)
+    point_to(response, made)
+    return made
+
+
+@DELTAS_ROUTER.get("")
+async def list_deltas(
+    query: Annotated[ConversionQuery, Query()], serving: Serving, caller: Reading
+) -> ConversionPage:
+    """Lists this token's deltas, newest first, as conversions; an admin sees those of all tokens."""
+    filters = filters_of(query, caller, is_delta=True)
+    return await looked_up(
+        serving, conversions.page, serving.database, filters, query.page_size, query.page_token
+    )
+
+
+EVENTS_ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"], route_class=MaskedRoute)
+
+RECONNECT_MILLISECONDS = 2000
+
+LARGEST_REVISION = 2**63 - 1
+"""The records' largest revision."""
+
+
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events `conversion`, `end` and, if the server ends, `draining`.",
+        "content": {
+            "text/event-stream": {
+                "schema": {
+                    "type": "string",
+                    "description": "Events `conversion`, `end` and `draining`; `id` is the conversion's revision, and `data` a Conversion as "
+                    "JSON.",
+                    MEANT: {"$ref": "#/components/schemas/Conversion"},
+                },
+            }
+        },
+    },
+    204: {"description": "It has ended, and the client has the last event: do not reconnect."},
+}
+
+
+@EVENTS_ROUTER.get("/{id}/events", status_code=200, response_class=EventStream, responses=_EVENTS)
+async def watch_conversion(
+    found: Readable,
+    request: Request,
+    serving: Serving,
+    caller: Reading,
+    last_event_id: Annotated[
+        int | None,
+        Header(
+            ge=0, le=LARGEST_REVISION, description="Id of the last event that the client received."
+        ),
+    ] = None,
+) -> Response:
+    """Sends a conversion's changes until it ends.
+
+    The first event has its current state, unless ``Last-Event-ID`` is its revision. Reports have the number of their
+    tensors in place of ``tensors``. These are at ``result_url``; ``fields=*`` includes them in the events.
+    """
+    if found.done and last_event_id == found.revision:
+        return Response(status_code=204)
+    stream = serving.streams.take(caller.name)
+    select = partial(narrowed, mask=mask_of(request)) if NAME in request.query_params else None
+    return EventStream(_events(serving, found, caller, last_event_id, select), stream)
+
+
+Select = Callable[[dict[str, Any]], dict[str, Any]]
+"""Selects the members of a conversion's document for an event."""
+
+
+async def _events(
+    serving: Services, first: Conversion, caller: Caller, seen: int | None, select: Select | None
+) -> AsyncIterator[str]:
+    yield f"retry: {RECONNECT_MILLISECONDS}\n\n"
+    if first.revision != seen:
+        yield await asyncio.to_thread(_event, first, select)
+    if first.done:
+        return
+    with serving.feed.watching(first.id, first.revision) as watcher:
+        while not serving.drain.begun.is_set():
+            is_woken = await _woken(watcher, serving.drain.begun)
+            if serving.tokens.named(caller.name) is None:
+                return
+            if not is_woken:
+                yield STILL_HERE
+            elif watcher.wake.is_set():
+                watcher.wake.clear()
+                newest = watcher.newest
+                if newest is None:
+                    return
+                yield await asyncio.to_thread(_event, newest, select)
+                if newest.done:
+                    return
+    yield f'event: draining\ndata: {{"retry_after": {RETRY_AFTER}}}\n\n'
+
+
+async def _woken(watcher: Watcher, draining: asyncio.Event) -> bool:
+    """Waits for a change or the end of the server; False after a long silence."""
+    waits = {asyncio.create_task(event.wait()) for event in (watcher.wake, draining)}
+    try:
+        done, _ = await asyncio.wait(
+            waits, timeout=SILENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return bool(done)
+
+
+def summary(conversion: Conversion) -> dict[str, Any]:
+    """A conversion's document whose reports have the number of their tensors in place of ``tensors``."""
+    document = conversion.model_dump(mode="json", exclude={"result"})
+    if conversion.result is None:
+        return {**document, "result": None}
+    reports = [
+        {
+            **{k: v for k, v in report.items() if k != "tensors"},
+            "tensor_count": len(report["tensors"]),
+        }
+        for report in conversion.result
+    ]
+    return {**document, "result": reports, "result_url": result_url(conversion.id)}
+
+
+def _event(conversion: Conversion, select: Select | None) -> str:
+    kind = "end" if conversion.done else "conversion"
+    document = summary(conversion) if select is None else select(conversion.model_dump(mode="json"))
+    data = json.dumps(document)
+    return f"id: {conversion.revision}\nevent: {kind}\ndata: {data}\n\n"

@@ -6,15 +6,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Header, Query, Response
 
+from reshard_server.api.answers import MaskedRoute
 from reshard_server.api.caller import Converting, Reading, Serving
 from reshard_server.api.openapi.description import problems
-from reshard_server.api.openapi.schedule_examples import (
+from reshard_server.api.openapi.examples import (
     BODIES,
     RUN_NOW,
     run_response,
     schedule_response,
 )
-from reshard_server.api.read_mask import MaskedRoute
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import (

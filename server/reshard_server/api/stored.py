@@ -10,13 +10,12 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from fastapi.openapi.models import Example
 
-from reshard_server.api.answer_or_stream import answered
+from reshard_server.api.answers import MaskedRoute, answered
 from reshard_server.api.caller import MAY_READ, Converting, Reading, Serving
 from reshard_server.api.openapi import examples
-from reshard_server.api.openapi.answers import LAYOUT as LAYOUT_ANSWER
+from reshard_server.api.openapi.description import LAYOUT as LAYOUT_ANSWER
 from reshard_server.api.openapi.description import problems
-from reshard_server.api.read_mask import MaskedRoute
-from reshard_server.db.stored import names
+from reshard_server.db.stored import versions
 from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind
 from reshard_server.errors.problems import (
     BAD_CHECKPOINT,
@@ -166,7 +165,7 @@ def _endpoints(documents: StoredDocuments) -> tuple[Callable[..., Any], ...]:
         return page(**shown | {"next_page_token": found.next_page_token})
 
     def list_names(query: Annotated[PrefixQuery, Query()], serving: Serving) -> Answer:
-        found = names.newest(
+        found = versions.newest(
             serving.database,
             kind,
             query.page_size,
@@ -205,7 +204,7 @@ def _endpoints(documents: StoredDocuments) -> tuple[Callable[..., Any], ...]:
         return documents.version.of(found)
 
     def list_versions(name: Any, query: Annotated[Page, Query()], serving: Serving) -> Answer:
-        found = names.versions(
+        found = versions.versions(
             serving.database, kind, name, query.page_size, query.page_token, with_content=True
         )
         if not found.versions and not query.page_token:

@@ -17,8 +17,7 @@ from reshard_server.auth.root_paths import OPEN_SECONDS
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored.kinds import LAYOUT
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError, problem_of
-from reshard_server.jobs.check_request import content_of
-from reshard_server.jobs.choose_step import resolve_step
+from reshard_server.jobs.check_request import content_of, resolve_step
 from reshard_server.schemas.checkpoint import StoredQuery, TensorQuery
 from reshard_server.services import Services
 

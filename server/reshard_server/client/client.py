@@ -28,8 +28,12 @@ from reshard_server.client.resources import (
 from reshard_server.client.tensors import Tensors
 from reshard_server.client.transport import IDEMPOTENCY_KEY, Transport
 from reshard_server.errors.value_errors import mistakes
-from reshard_server.schemas.conversion import Conversion, ConversionPage, ConversionRequest
-from reshard_server.schemas.delta import OneDelta
+from reshard_server.schemas.conversion import (
+    Conversion,
+    ConversionPage,
+    ConversionRequest,
+    OneDelta,
+)
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0

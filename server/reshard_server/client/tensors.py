@@ -18,12 +18,13 @@ from reshard.errors import PlanError, StorageError
 from reshard.surface.identities import checked_root, kept_names
 from reshard.surface.words import cast_pairs, full_name
 from reshard_server.client.proofs import (
+    ShardFile,
     WantedSlice,
+    bounded,
     fetched_identity,
     fetched_proof,
     wanted_slice,
 )
-from reshard_server.client.proved_shards import ShardFile, bounded
 from reshard_server.client.resources import layout_of
 from reshard_server.client.transport import Transport, UnreachableError
 

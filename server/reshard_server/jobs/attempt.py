@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
-from reshard_server.errors.problems import ProblemError
-from reshard_server.jobs.held_claim import HeldClaim, Order
-from reshard_server.jobs.time_limits import TimeLimits
-from reshard_server.schemas.conversion import ProgressState
-from reshard_server.worker.children import Children
+import sqlalchemy as sa
+
+from reshard_server.db.conversions import claims
+from reshard_server.db.conversions.claims import Claim, End
+from reshard_server.errors.error_handlers import unavailable
+from reshard_server.errors.problems import NO_PROGRESS, RAN_TOO_LONG, Kind, ProblemError
+from reshard_server.host_clock import host_seconds
+from reshard_server.schemas.conversion import JobRequest, ProgressState
+from reshard_server.settings import Settings
+from reshard_server.worker.children import ChildProcess, Children, Message, how_ended
 from reshard_server.worker.parent import LEASE_ENDED
-from reshard_server.worker.process import ChildProcess, Message, how_ended
 
 LOG = logging.getLogger(__name__)
 
@@ -158,3 +163,230 @@ def _watch(child: ChildProcess, conversation: _Conversation) -> Order | ProblemE
 def _stop(child: ChildProcess, conversation: _Conversation) -> None:
     child.terminate()
     conversation.receive(child.listen_until(time.monotonic() + GRACE_SECONDS))
+
+
+Order = Literal["continue", "cancel", "drain", "lost"]
+"""drain: this server ends, and another may continue. lost: another server has the conversion, or will soon."""
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 0.5
+"""Between two reads of the row, and between two changes of its progress."""
+
+
+@dataclass
+class HeldClaim:
+    """A claim on a conversion, and the database that decides whether it still stands.
+
+    Attributes:
+        draining: set when this server ends.
+        patience: seconds without the database after which the claim counts as lost.
+        lease_ends: returns when this process's lease ends, by ``host_seconds``.
+        attempt: number of the last attempt that was begun.
+    """
+
+    db: sa.Engine
+    claim: Claim
+    draining: threading.Event
+    patience: float
+    lease_ends: Callable[[], float]
+    attempt: int = 0
+    _progress: ProgressState | None = None
+    _read_at: float = field(default_factory=time.monotonic)
+    _answered_at: float = field(default_factory=time.monotonic)
+
+    def report(self, progress: ProgressState) -> None:
+        """Keeps the newest progress until the row is read next."""
+        self._progress = progress
+
+    def order(self) -> Order:
+        """The present order; reads the row at most every half second."""
+        if self.draining.is_set():
+            return "drain"
+        if host_seconds() > self.lease_ends():
+            LOG.warning("the lease has ended: the database confirmed no heartbeat")
+            return "lost"
+        now = time.monotonic()
+        if now - self._read_at < LOOK_SECONDS:
+            return "continue"
+        self._read_at = now
+        return self._read_order()
+
+    def _read_order(self) -> Order:
+        try:
+            state = self._read_state()
+        except sa.exc.SQLAlchemyError as error:
+            LOG.warning("cannot reach the database: %s", error)
+            return "lost" if time.monotonic() - self._answered_at > self.patience else "continue"
+        self._answered_at = time.monotonic()
+        if state is None:
+            return "lost"
+        return "cancel" if state == "cancelling" else "continue"
+
+    def _read_state(self) -> claims.Held | None:
+        progress, self._progress = self._progress, None
+        if progress is None:
+            return claims.state_of(self.db, self.claim)
+        return claims.set_progress(self.db, self.claim, progress)
+
+    def pause(self, seconds: float) -> Order:
+        """Waits; returns sooner with any order other than to continue."""
+        end = time.monotonic() + seconds
+        while (order := self.order()) == "continue" and (left := end - time.monotonic()) > 0:
+            self.draining.wait(min(left, LOOK_SECONDS))
+        return order
+
+    def begin_attempt(self) -> bool:
+        """Counts an attempt; False if the claim was lost or the conversion is to be cancelled."""
+        number = self._insist(lambda: claims.begin_attempt(self.db, self.claim))
+        self.attempt = number or 0
+        return bool(number)
+
+    def may_publish(self) -> bool:
+        """True if this attempt is still the conversion's own; False if the database does not confirm it."""
+        try:
+            return claims.may_publish(self.db, self.claim, self.attempt)
+        except sa.exc.SQLAlchemyError as error:
+            LOG.warning("cannot reach the database: %s", error)
+            return False
+
+    def finish(
+        self,
+        state: End,
+        result: list[dict[str, Any]] | None = None,
+        error: dict[str, Any] | None = None,
+        read_bytes: int | None = None,
+    ) -> bool:
+        """Writes the end of the conversion; False if the claim was lost."""
+        values: dict[str, Any] = {"result": result, "error": error, "read_bytes": read_bytes}
+        values["progress"] = self._progress
+        ended = bool(self._insist(lambda: claims.finish(self.db, self.claim, state, **values)))
+        if ended:
+            _log_end(state, error)
+        return ended
+
+    def hand_back(self) -> None:
+        """Queues the conversion again for another server."""
+        self._insist(lambda: claims.hand_back(self.db, self.claim))
+
+    def _insist(self, change: Callable[[], T | None]) -> T | None:
+        """Repeats a change while the database is out of reach; None when the patience ends."""
+        end = time.monotonic() + self.patience
+        while True:
+            try:
+                return change()
+            except sa.exc.SQLAlchemyError as error:
+                if unavailable(error) is None:
+                    raise
+                LOG.warning("cannot reach the database: %s", error)
+                if time.monotonic() > end:
+                    return None
+            time.sleep(LOOK_SECONDS)
+
+
+def _log_end(state: End, error: dict[str, Any] | None) -> None:
+    level = logging.WARNING if state == "failed" else logging.INFO
+    why = {} if error is None else {"problem": error["type"], "detail": error["detail"]}
+    LOG.log(level, "ended", extra={"state": state, **why})
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One time limit.
+
+    Attributes:
+        name: of the setting and of the request's member.
+        setting: seconds that the server allows; 0 for no limit.
+        requested: seconds that the request asks for.
+    """
+
+    name: str
+    setting: float
+    requested: float | None
+
+    @property
+    def seconds(self) -> float | None:
+        """The limit in force; None for no limit."""
+        given = [
+            seconds for seconds in (self.setting or None, self.requested) if seconds is not None
+        ]
+        return min(given, default=None)
+
+    def is_over(self, passed: float) -> bool:
+        """True if this many seconds exceed the limit."""
+        return self.seconds is not None and passed > self.seconds
+
+    def origin(self) -> str:
+        """The place where the limit was set, for messages."""
+        allowed = f"the server's setting {self.name} is {self.setting:g}"
+        if self.requested is None:
+            return allowed
+        return f"{self.name} of the request is {self.requested:g}, {allowed if self.setting else 'the server has none'}"
+
+
+class TimeLimits:
+    """The limits of one conversion, and the progress that it reported.
+
+    Moved bytes, finished tasks and a new stage are progress; a report without a change is not.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        request: JobRequest,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run = Limit("run_seconds", settings.run_seconds, request.run_seconds)
+        self._no_progress = Limit(
+            "no_progress_seconds", settings.no_progress_seconds, request.no_progress_seconds
+        )
+        self._clock = clock
+        self._began = self._moved = clock()
+        self._last: ProgressState | None = None
+
+    def see(self, progress: ProgressState) -> None:
+        """Notes the conversion's progress."""
+        if _place(progress) != _place(self._last):
+            self._moved = self._clock()
+        self._last = progress
+
+    def problem(self) -> ProblemError | None:
+        """The problem that ends the conversion if a limit is exceeded; else None."""
+        now = self._clock()
+        if self._run.is_over(now - self._began):
+            return self._over(RAN_TOO_LONG, self._run, f"it ran for {now - self._began:.0f} s")
+        if self._no_progress.is_over(now - self._moved):
+            words = f"it moved nothing for {now - self._moved:.0f} s"
+            return self._over(NO_PROGRESS, self._no_progress, words)
+        return None
+
+    def _over(self, kind: Kind, limit: Limit, what: str) -> ProblemError:
+        remedy = _REMEDIES[kind.slug]
+        return ProblemError(
+            kind,
+            f"{what}, longer than the {limit.seconds:g} s that it may ({limit.origin()}), {_where(self._last)}; {remedy}",
+            None if limit.requested is None else f"/{limit.name}",
+            remedy,
+            {"limit": limit.name, "seconds": limit.seconds}
+            | ({} if self._last is None else {"progress": self._last.model_dump(mode="json")}),
+        )
+
+
+_REMEDIES = {
+    RAN_TOO_LONG.slug: "retry the conversion to resume it, or have the limit raised",
+    NO_PROGRESS.slug: "look whether the storage hangs, and retry the conversion to resume it",
+}
+
+
+def _place(progress: ProgressState | None) -> tuple[str, int, int] | None:
+    """A value that changes whenever the conversion makes progress."""
+    if progress is None:
+        return None
+    return progress.stage, progress.moved_bytes, progress.tasks_done
+
+
+def _where(at: ProgressState | None) -> str:
+    if at is None:
+        return "before anything was moved"
+    of = f"{at.moved_bytes} of {at.total_bytes} bytes"
+    return f"{at.stage}, with {of} moved" + (f", at the tensor {at.tensor!r}" if at.tensor else "")

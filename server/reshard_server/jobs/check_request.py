@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import sqlalchemy as sa
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 
-from reshard import check_arguments
-from reshard.errors import ReshardError, StorageError
-from reshard.surface.places import Location
+from reshard import check_arguments, locate
+from reshard.errors import PlanError, ReshardError, StorageError
+from reshard.surface.places import Location, version_of_name, version_text
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind
-from reshard_server.db.stored.used import is_recipe
+from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, is_recipe
 from reshard_server.db.stored.versions import get
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
+from reshard_server.schemas.base import CheckpointChoice
 from reshard_server.schemas.conversion import (
     AnyPlanRequest,
     ConversionRequest,
     JobRequest,
+    OneDelta,
     TargetRequest,
     library_options,
     targets_of,
 )
 from reshard_server.settings import Settings
+from reshard_server.worker.wording import RootNames
 
 _LAYOUT = ("layout", "mesh", "missing_axes")
 CHECKED = tuple(name for name in TargetRequest.model_fields if name not in ("target", *_LAYOUT))
@@ -232,3 +236,109 @@ def for_field(field: str | None) -> Iterator[None]:
     except ProblemError as problem:
         problem.field = problem.field or field
         raise
+
+
+R = TypeVar("R", bound=CheckpointChoice)
+
+
+async def choose_step(limiter: CapacityLimiter, roots: Roots, caller: Caller, request: R) -> R:
+    """Like ``resolve_step``, in a thread if the request names a step or an item."""
+    if request.step is None and request.item is None:
+        return request
+    return await run_sync(resolve_step, roots, caller, request, limiter=limiter)
+
+
+def resolve_step(roots: Roots, caller: Caller, request: R) -> R:
+    """The request with its step and item replaced by the path that they name.
+
+    Raises ProblemError, naming the member, if there is no such step or item.
+    """
+    if request.step is None and request.item is None:
+        return request
+    member = request.checkpoint_member
+    with for_field(f"/{member}"):
+        path = getattr(request, member)
+        roots.existing(caller, path)
+    with for_field("/step"):
+        path = _below(roots, caller, path, step=request.step)
+    with for_field("/item"):
+        path = _below(roots, caller, path, item=request.item)
+    return request.model_copy(update={member: path, "step": None, "item": None})
+
+
+def _below(
+    roots: Roots,
+    caller: Caller,
+    path: str,
+    *,
+    step: int | Literal["latest"] | None = None,
+    item: str | None = None,
+) -> str:
+    if step is None and item is None:
+        return path
+    real = roots.existing(caller, path)
+    try:
+        found = roots.ask(path, lambda: locate(str(real), step=step, item=item))
+    except ReshardError as error:
+        problem = problem_of(error)
+        root = path.partition("/")[0]
+        names = RootNames.of({root: roots.place_of(root)}).before(real, path)
+        problem.detail = names.text(problem.detail)
+        problem.remedy = problem.remedy and names.text(problem.remedy)
+        raise problem from error
+    below = path + found.removeprefix(str(real))
+    roots.existing(caller, below)  # a step's folder may be a link that leads out of the root
+    return below
+
+
+CHECKED_OF_DELTA = ("select", "drop", "rename", "cast", "sizes", "reverse", "file_bytes")
+
+
+def check_job(serving: Checking, caller: Caller, request: JobRequest) -> None:
+    """Raises ProblemError for the first wrong member of a conversion's or a delta's request."""
+    if isinstance(request, OneDelta):
+        _check_delta(serving, caller, request)
+    else:
+        check_conversion(serving, caller, request)
+
+
+def _check_delta(serving: Checking, caller: Caller, request: OneDelta) -> None:
+    read = {"old": request.old, "new": request.new}
+    places = {}
+    for name, path in read.items():
+        with for_field(f"/{name}"):
+            places[name] = serving.roots.readable(caller, path)
+    with for_field("/target"):
+        target = serving.roots.writable(caller, request.target)
+        for name, path in read.items():
+            refuse_overlap(places[name], target, path, request.target)
+        name = request.target.rpartition("/")[2]
+        is_counted = request.receiver == "pull_weights"
+        version = int(version_of_name(name) or 0)
+        if is_counted and not version:
+            raise PlanError(
+                f"the target {request.target[-200:]!r} should have the name of a version from 1, weight_v and at least six digits, by which "
+                "receivers find it; name it such as weight_v000007"
+            )
+    with for_field("/base_version"):
+        base = request.base_version
+        if is_counted and isinstance(base, int) and not 0 <= base < version:
+            raise PlanError(
+                f"base_version is {request.base_version}, but the target is the version {version_text(version)}, which stands on an earlier one; "
+                "give an earlier base version, or leave it out"
+            )
+    ceiling = serving.settings.max_memory
+    with for_field("/layout"):
+        layout = content_of(serving, LAYOUT, request.layout)
+        if layout is not None:
+            check_arguments(layout=layout, max_memory=ceiling)
+    with for_field("/map"):
+        mapped = content_of(serving, MAP, request.map)
+    members: dict[str, Any] = {name: getattr(request, name) for name in CHECKED_OF_DELTA}
+    members = {"map": mapped, **{n: v for n, v in members.items() if v is not None}}
+    try:
+        check_arguments(layout=layout, max_memory=ceiling, to="safetensors", **members)
+    except ReshardError as error:
+        raise problem_of(error, field_of(members, "", ceiling)) from error
+    check_limits(serving, request.max_memory, request.workers)
+    check_seconds(serving.settings, request)

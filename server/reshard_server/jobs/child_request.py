@@ -15,16 +15,16 @@ from reshard.surface.places import is_there, locate
 from reshard.surface.words import parse_bytes
 from reshard_server.auth.root_paths import Roots
 from reshard_server.db.conversions.hard_links import linked_source
-from reshard_server.db.stored.kinds import KINDS
-from reshard_server.db.stored.used import content_then
+from reshard_server.db.stored.kinds import KINDS, content_then
 from reshard_server.schemas.conversion import (
     Conversion,
+    DeltaForm,
+    OneDelta,
     SeveralTargets,
     TargetRequest,
     library_options,
     targets_of,
 )
-from reshard_server.schemas.delta import DeltaForm, OneDelta
 from reshard_server.settings import MIB, Settings
 
 BESIDE_BUDGET_BYTES = 2048 * MIB

@@ -19,7 +19,7 @@ conversion's row in the database passes from one to the other.
 9. ``attempt``: runs the child; passes on progress, renews its lease, stops it, lets it publish.
 10. ``judge``: writes the end to the row, or waits and goes back to 6.
 
-The change of the row wakes every stream of events that watches the conversion (``db/conversions/change_feed.py``).
+The change of the row wakes every stream of events that watches the conversion (``db/conversions/conversions.py``).
 
 A problem that the library names would come again, so it ends the conversion. A process that dies without a message
 (out of memory, killed by hand) is started again and resumes; the pause before it doubles each time.
@@ -39,27 +39,25 @@ from reshard.errors import ReshardError
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions import claims, conversions
-from reshard_server.db.conversions.batching import BatchRecorder
+from reshard_server.db.conversions.created import BatchRecorder, Submission
 from reshard_server.db.conversions.hard_links import linked_source
-from reshard_server.db.conversions.idempotency import Submission
-from reshard_server.db.other_versions import UnreadableError, unknown_members
+from reshard_server.db.documents import UnreadableError, unknown_members
 from reshard_server.drain import Drain
 from reshard_server.errors.problems import CONFLICT, INTERNAL, WORKER_DIED, ProblemError, problem_of
 from reshard_server.jobs.attempt import (
     Converted,
     Died,
+    HeldClaim,
     Interrupted,
+    Order,
     Outcome,
     Refused,
     TimedOut,
+    TimeLimits,
     attempt,
 )
-from reshard_server.jobs.check_delta import check_job
-from reshard_server.jobs.check_request import Checking
+from reshard_server.jobs.check_request import Checking, check_job, choose_step
 from reshard_server.jobs.child_request import make_child_request
-from reshard_server.jobs.choose_step import choose_step
-from reshard_server.jobs.held_claim import HeldClaim, Order
-from reshard_server.jobs.time_limits import TimeLimits
 from reshard_server.schemas.conversion import Conversion, JobRequest, ProgressState
 from reshard_server.settings import Settings
 from reshard_server.worker.children import Children

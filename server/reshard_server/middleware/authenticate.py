@@ -12,9 +12,8 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from reshard_server.auth.origins import check_origin
 from reshard_server.auth.proxies import bucket_of
-from reshard_server.auth.sessions import cookie_of, is_secure
+from reshard_server.auth.sessions import check_origin, cookie_of, is_secure
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import MISDIRECTED, UNAUTHENTICATED, ProblemError
 from reshard_server.middleware.body_limits import refuse_unread

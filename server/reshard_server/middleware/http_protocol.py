@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 import h11
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from reshard_server.errors.problems import (
@@ -162,3 +166,53 @@ def protocol_of(settings: Settings) -> type[ProblemProtocol]:
         stalled_seconds = settings.stalled_seconds
 
     return Limited
+
+
+def waits_with_body(scope: Scope) -> bool:
+    """True if the client waits for ``100 Continue`` before it sends the body."""
+    return Headers(scope=scope).get("expect", "").lower() == "100-continue"
+
+
+class CloseUnlessBodyRead:
+    """Closes the connection after an answer that did not need the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not waits_with_body(scope):
+            await self.app(scope, receive, send)
+            return
+        was_read = False
+
+        async def receiving() -> Message:
+            nonlocal was_read
+            was_read = True
+            return await receive()
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start" and not was_read:
+                MutableHeaders(scope=message)["Connection"] = "close"
+            await send(message)
+
+        await self.app(scope, receiving, sending)
+
+
+_ABSOLUTE = re.compile(rb"https?://(?P<host>[^/@]+)(?P<path>/.*)?", re.IGNORECASE | re.DOTALL)
+"""Matches no user names: RFC 9110 (4.2.4) takes them for an error, and such a target has no path here."""
+
+
+class OriginForm:
+    """Passes on a target in absolute form as its path and its host; the header Host is then ignored, by the RFC."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        target = scope.get("raw_path") or b""
+        if scope["type"] == "http" and (absolute := _ABSOLUTE.fullmatch(target)):
+            path = absolute["path"] or b"/"
+            scope["raw_path"], scope["path"] = path, unquote(path.decode("ascii"))
+            others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+            scope["headers"] = [(b"host", absolute["host"]), *others]
+        await self.app(scope, receive, send)

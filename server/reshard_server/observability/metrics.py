@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from reshard_server.auth.limits import Streams
 from reshard_server.db.conversions.conversions import count_by_state, moving_bytes
-from reshard_server.db.conversions.ended import BUCKET_SECONDS, Total, totals
+from reshard_server.db.conversions.rows import BUCKET_SECONDS, Total, totals
 
 STATES = ("queued", "running", "cancelling", "succeeded", "failed", "cancelled")
 REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

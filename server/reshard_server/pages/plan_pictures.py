@@ -12,10 +12,9 @@ from anyio.to_thread import run_sync
 from fastapi import Request
 
 from reshard.surface.words import format_bytes
-from reshard_server.api.answer_or_stream import answer_to
+from reshard_server.api.answers import answer_to
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.stored.kinds import KINDS
-from reshard_server.db.stored.used import content_then
+from reshard_server.db.stored.kinds import KINDS, content_then
 from reshard_server.jobs.check_request import for_field
 from reshard_server.pages.mesh_picture import MeshPicture, source_picture, target_picture
 from reshard_server.resources import questions

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reshard_server.errors.problems import MEDIA_TYPE
 from reshard_server.pages.rendering import page
-from reshard_server.pages.sign_in import SIGN_IN
+from reshard_server.pages.visitor import SIGN_IN
 
 POLICY = "; ".join(
     [

@@ -12,15 +12,14 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from reshard.surface.options import recipe_names
-from reshard_server.api.answer_or_stream import answer_to
+from reshard_server.api.answers import answer_to
 from reshard_server.api.caller import Serving
-from reshard_server.db.stored import names
+from reshard_server.db.stored import versions
 from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, StoredVersion
 from reshard_server.errors.problems import INVALID, ProblemError
-from reshard_server.pages.rendering import page
-from reshard_server.pages.source_choices import sources
+from reshard_server.pages.checkpoint_pages import sources
+from reshard_server.pages.rendering import layout_text, page
 from reshard_server.pages.visitor import Visiting, Visitor
-from reshard_server.pages.wording import layout_text
 from reshard_server.resources import questions
 from reshard_server.resources.stored import VersionName, find
 from reshard_server.schemas.stored import PreviewRequest
@@ -107,7 +106,7 @@ def stored_choices(serving: Services) -> tuple[Choices, Choices]:
     """Layouts, and maps with recipes behind them, for a form."""
 
     def choices(kind: StoredKind) -> Choices:
-        found = names.newest(serving.database, kind, MOST_STORED).versions
+        found = versions.newest(serving.database, kind, MOST_STORED).versions
         return [(version.name, version.name) for version in found]
 
     recipes = [(name, f"{name} (recipe)") for name in recipe_names()]
@@ -159,7 +158,7 @@ def _names(
     recipes: tuple[str, ...] = (),
 ) -> Response:
     """The page that lists names, in their newest versions, and recipes below them."""
-    found = names.newest(serving.database, kind, PAGE_SIZE, page_token)
+    found = versions.newest(serving.database, kind, PAGE_SIZE, page_token)
     return page(
         "stored/names.html",
         visitor,
@@ -175,7 +174,7 @@ def _shown(
     serving: Services, kind: StoredKind, found: StoredVersion, page_token: str | None
 ) -> dict[str, Any]:
     """The text of a version, and the other versions, for its page."""
-    listed = names.versions(serving.database, kind, found.name, PAGE_SIZE, page_token)
+    listed = versions.versions(serving.database, kind, found.name, PAGE_SIZE, page_token)
     text = found.content if isinstance(found.content, str) else layout_text(found.content)
     return {
         "text": text[:LONGEST_SHOWN],

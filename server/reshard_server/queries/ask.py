@@ -21,8 +21,7 @@ from typing import Any, Literal
 from reshard_server.auth.limits import Slots, too_many
 from reshard_server.drain import Drain
 from reshard_server.errors.problems import UNAVAILABLE, WORKER_DIED, ProblemError, kind_of
-from reshard_server.worker.children import Children
-from reshard_server.worker.process import ChildProcess, how_ended
+from reshard_server.worker.children import ChildProcess, Children, how_ended
 from reshard_server.worker.wording import RootNames
 
 LOG = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from reshard.surface.places import (
     version_folders,
     viewed,
 )
-from reshard_server.auth.path_rules import LONGEST_PATH, may_be_named
+from reshard_server.auth.local_root import LONGEST_PATH, may_be_named
 from reshard_server.schemas.checkpoint import FoundCheckpoint
 
 MOST_FOLDERS = 5000

@@ -9,17 +9,18 @@ from anyio.to_thread import run_sync
 from reshard import check_arguments
 from reshard.surface.places import Location
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.page_tokens import page_key, page_token
+from reshard_server.db.documents import page_key, page_token
 from reshard_server.db.stored.kinds import KINDS, LAYOUT, MAP
 from reshard_server.jobs.check_request import (
     MemoryAndWorkers,
     check_conversion,
     check_limits,
+    choose_step,
     content_of,
     for_field,
+    resolve_step,
 )
 from reshard_server.jobs.child_request import data_bytes
-from reshard_server.jobs.choose_step import choose_step, resolve_step
 from reshard_server.queries.ask import Effort, Question
 from reshard_server.queries.browse import browse
 from reshard_server.schemas.checkpoint import (

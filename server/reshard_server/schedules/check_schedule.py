@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import INVALID, ProblemError
-from reshard_server.jobs.check_delta import check_job
+from reshard_server.jobs.check_request import check_job
 from reshard_server.schedules.cron import check_cron, next_tick
-from reshard_server.schedules.scheduling import Scheduling, source_of
-from reshard_server.schedules.start_run import (
+from reshard_server.schedules.scheduling import (
     OF_CLOCK,
     OF_STEPS,
     OF_VERSIONS,
     Occasion,
+    Scheduling,
     check_template,
     fields_of,
     request_of,
+    source_of,
 )
-from reshard_server.schedules.version_targets import check_versions
-from reshard_server.schemas.delta import DeltaForm
+from reshard_server.schemas.conversion import DeltaForm
 from reshard_server.schemas.schedule import Clock, ScheduleBody
 
 SAMPLE_STEP = 1_000_000
@@ -105,4 +106,51 @@ def _check_outside(template: str, directory: str, field: str) -> None:
             f"the target {template[:200]!r} is in the watched directory {directory[:200]!r}, where it could be mistaken "
             "for a step; choose a target outside of it",
             field,
+        )
+
+
+_TARGET = re.compile(r"[^/{}]+(/([^/{}]|\{name\})+)+/weight_v\{version\}")
+_WHOLE = ("layout", "mesh")
+
+
+def check_versions(body: ScheduleBody) -> None:
+    """Raises ProblemError for a schedule whose outputs cannot be versions."""
+    if isinstance(body.when, Clock):
+        raise ProblemError(
+            INVALID,
+            "delta is for the steps of a training run, but this schedule goes by the clock; give when.directory, or leave delta out",
+            "/delta",
+        )
+    if len(body.targets) != 1:
+        raise ProblemError(
+            INVALID,
+            f"a schedule with delta publishes in one folder, but has {len(body.targets)} targets; give one target, and a schedule for each other",
+            "/targets",
+        )
+    [target] = body.targets
+    if not _TARGET.fullmatch(target.target):
+        raise ProblemError(
+            INVALID,
+            f"the target {target.target[:200]!r} of a schedule with delta should be a folder below a root and weight_v{{version}} in it, such as "
+            "data/published/weight_v{version}",
+            "/targets/0/target",
+        )
+    if getattr(target, "to", None) != "safetensors":
+        raise ProblemError(
+            INVALID,
+            'versions are safetensors files; give the target "to": "safetensors"',
+            "/targets/0/to",
+        )
+    for name in _WHOLE:
+        if getattr(target, name) is not None:
+            raise ProblemError(
+                INVALID,
+                f"{name} would split tensors over files, but deltas stand on whole tensors; leave {name} out",
+                f"/targets/0/{name}",
+            )
+    if target.overwrite:
+        raise ProblemError(
+            INVALID,
+            "a version that receivers may have read is not replaced; leave overwrite out",
+            "/targets/0/overwrite",
         )

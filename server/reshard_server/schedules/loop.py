@@ -6,20 +6,27 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import sqlalchemy as sa
 
+from reshard.errors import StorageError
+from reshard.surface.places import Location, committed_among
 from reshard_server.db.clock import clock_of
-from reshard_server.db.notify import TOPICS, news_of
+from reshard_server.db.connections import TOPICS, news_of
+from reshard_server.db.conversions import conversions, hard_links
+from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
+from reshard_server.db.schedules.runs import EndedRun
 from reshard_server.db.schedules.schedules import StoredSchedule
-from reshard_server.errors.database_errors import unavailable
-from reshard_server.observability.audit import audit
-from reshard_server.schedules.cron import microsecond_text
-from reshard_server.schedules.run_cron import tick
+from reshard_server.errors.error_handlers import unavailable
+from reshard_server.errors.problems import STORAGE_REFUSED, ProblemError
+from reshard_server.observability.logs import audit
+from reshard_server.schedules.cron import microsecond_text, tick
+from reshard_server.schedules.hard_links import GoneError, listing, remove_links
+from reshard_server.schedules.outputs import finish_removing, record_made, remove_old
 from reshard_server.schedules.scheduling import Scheduling, UnfitError
-from reshard_server.schedules.settle_runs import recover, settle
 from reshard_server.schedules.watch_steps import poll
 from reshard_server.schemas.schedule import Clock
 
@@ -138,3 +145,92 @@ def _tick(scheduling: Scheduling, stored: StoredSchedule, now: float) -> None:
         tick(scheduling, stored, when, now)
     else:
         poll(scheduling, stored, when, now)
+
+
+_LOST = ("SourceChangedError", "MissingError", "IncompleteCheckpointError")
+"""Errors of the library if objects vanish while a checkpoint is read."""
+
+
+def settle(scheduling: Scheduling) -> None:
+    """Cleans up after every conversion that has ended: hard links, outputs, history.
+
+    Each part may be repeated, so a process may die in between, and two replicas may do it at once.
+    """
+    _remove_unused_links(scheduling)
+    for run in schedule_runs.ended(scheduling.database):
+        _settle(scheduling, run)
+
+
+def recover(scheduling: Scheduling) -> None:
+    """Takes over unfinished work of dead processes."""
+    dropped = schedule_runs.release_of_dead(scheduling.database, scheduling.heard_after)
+    if dropped:
+        LOG.warning(
+            "released %d steps whose server died before it started their conversions", dropped
+        )
+    schedule_runs.reopen_retried(scheduling.database)
+    for output in schedule_outputs.being_removed(scheduling.database):
+        stored = schedules.get(scheduling.database, output.schedule)
+        if stored is not None:
+            finish_removing(scheduling, stored, output)
+
+
+def _remove_unused_links(scheduling: Scheduling) -> None:
+    db = scheduling.database
+    hard_links.release_ended(db)
+    for links in hard_links.unused(db, scheduling.heard_after):
+        try:
+            remove_links(links.path)
+        except OSError as error:
+            LOG.warning("the hard links %s cannot be removed: %s", links.path, error)
+        else:
+            hard_links.forget(db, links.id)
+
+
+def _settle(scheduling: Scheduling, run: EndedRun) -> None:
+    gone = None
+    if run.state == "succeeded":
+        try:
+            record_made(scheduling, run.conversion)
+        except ProblemError as problem:
+            LOG.warning(
+                "an output of %s is not recorded, so it will not be removed: %s",
+                run.schedule,
+                problem.detail,
+            )
+    elif run.state == "failed":
+        gone = _gone(scheduling, run)
+    schedule_runs.settle(scheduling.database, run, gone=gone)
+    stored = schedules.get(scheduling.database, run.schedule)
+    if stored is not None and run.state == "succeeded":
+        remove_old(scheduling, stored)
+    if stored is not None and stored.body.delta is not None:
+        schedules.look_now(scheduling.database, stored.name)  # the next version waited for this one
+
+
+def _gone(scheduling: Scheduling, run: EndedRun) -> str | None:
+    """The sign that the step is gone, if the conversion failed because it was deleted while it was read; else None."""
+    if run.step is None or run.source is None:
+        return None
+    try:
+        step = scheduling.roots.recheck(run.source)
+        if not step.traits.renames:
+            return _gone_from_bucket(scheduling, run, step)
+        lost = listing(Path(step.path)).lost_files
+    except GoneError:
+        lost = True
+    except (ProblemError, StorageError, OSError):
+        return None
+    return "it was deleted while it was read, without hard links" if lost else None
+
+
+def _gone_from_bucket(scheduling: Scheduling, run: EndedRun, step: Location) -> str | None:
+    """``_gone`` for a bucket: a training run that deletes a step may delete its marker last."""
+    ended = conversions.get(scheduling.database, run.conversion)
+    error = (ended and ended.error) or {}
+    was_lost = error.get("error") in _LOST and error.get("status") != STORAGE_REFUSED.status
+    if was_lost or not scheduling.roots.ask(
+        run.source or "", lambda: committed_among(step.parent, [step.name])
+    ):
+        return "it was deleted while it was read"
+    return None

@@ -17,13 +17,17 @@ from reshard_server.errors.problems import (
     UNAVAILABLE,
     ProblemError,
 )
-from reshard_server.schedules import run_cron
+from reshard_server.schedules import cron
 from reshard_server.schedules.hard_links import StoppedError
 from reshard_server.schedules.loop import pause_unfit
-from reshard_server.schedules.scheduling import Scheduling, UnfitError
-from reshard_server.schedules.start_run import QueueFullError
-from reshard_server.schedules.steps import committed, covered_steps, step_folders
-from reshard_server.schedules.watch_steps import occasion_of, start_step
+from reshard_server.schedules.scheduling import QueueFullError, Scheduling, UnfitError
+from reshard_server.schedules.watch_steps import (
+    committed,
+    covered_steps,
+    occasion_of,
+    start_step,
+    step_folders,
+)
 from reshard_server.schemas.schedule import Clock, NewSteps, ScheduleRun
 
 RETRY_AFTER = "30"
@@ -69,7 +73,7 @@ def _run(scheduling: Scheduling, stored: StoredSchedule, step: int | None, now: 
                 f"the schedule {stored.name!r} goes by the clock and has no steps; leave step out",
                 "/step",
             )
-        key = run_cron.run_now(scheduling, stored, when, now)
+        key = cron.run_now(scheduling, stored, when, now)
         if key is None:
             raise _busy(stored, "the previous run")
         return key

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 
-from reshard.surface.places import Location
+from reshard.surface.places import Location, version_text
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller, Tokens
 from reshard_server.db.clock import now_of
-from reshard_server.db.schedules.forget_runs import forget_old
+from reshard_server.db.conversions import conversions
+from reshard_server.db.conversions.conversions import New
+from reshard_server.db.schedules import outputs as schedule_outputs
+from reshard_server.db.schedules.outputs import Output
+from reshard_server.db.schedules.runs import forget_old
 from reshard_server.db.schedules.schedules import StoredSchedule
-from reshard_server.errors.problems import NOT_FOUND, ProblemError
-from reshard_server.jobs.check_delta import check_job
-from reshard_server.observability.audit import audit
-from reshard_server.schemas.conversion import JobRequest, targets_of
-from reshard_server.schemas.schedule import Clock, ScheduleBody
+from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError
+from reshard_server.jobs.check_request import check_job
+from reshard_server.observability.logs import audit
+from reshard_server.schemas.conversion import (
+    DeltaForm,
+    JobRequest,
+    OneDelta,
+    OneTarget,
+    SeveralTargets,
+    TargetRequest,
+    targets_of,
+)
+from reshard_server.schemas.schedule import Clock, PublishedVersions, ScheduleBody
 from reshard_server.settings import Settings
 
 
@@ -105,3 +120,136 @@ def source_of(body: ScheduleBody) -> str:
 
 def _unfit(stored: StoredSchedule, problem: ProblemError) -> UnfitError:
     return UnfitError(f"the token {stored.token!r}, which made this schedule: {problem.detail}")
+
+
+OF_STEPS = ("step", "time", "name")
+OF_CLOCK = ("time", "name")
+OF_VERSIONS = ("version", "name")
+
+_FIELD = re.compile(r"\{(\w+)\}", re.ASCII)
+
+
+def check_template(template: str, known: tuple[str, ...], field: str) -> None:
+    """Raises ProblemError for an unknown field, or a brace that belongs to no field."""
+    wrong = [name for name in _FIELD.findall(template) if name not in known]
+    rest = _FIELD.sub("", template)
+    if wrong or "{" in rest or "}" in rest:
+        found = f"{{{wrong[0]}}}" if wrong else "a brace that belongs to no field"
+        fields = ", ".join(f"{{{name}}}" for name in known)
+        raise ProblemError(
+            INVALID,
+            f"the target {template[:200]!r} has {found}; the known fields are {fields}",
+            field,
+            f"use only {fields}",
+        )
+
+
+def fields_of(template: str) -> frozenset[str]:
+    """The fields that a template has."""
+    return frozenset(_FIELD.findall(template))
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """The template with its fields filled in; fields within the values stay as they are."""
+    return _FIELD.sub(lambda match: values[match[1]], template)
+
+
+def values_of(name: str, at: float, step: int | None) -> dict[str, str]:
+    """The value of each field."""
+    time = datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%SZ")
+    return {"name": name, "time": time} | ({} if step is None else {"step": str(step)})
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """The subject of one run.
+
+    Attributes:
+        at: the time in the targets' names.
+        again: an earlier run may have left unfinished work. It is thrown away, since that run read the step from
+            other hard links.
+        version: of the weights; None if the schedule publishes none.
+        old: the checkpoint that a delta is compared with.
+    """
+
+    source: str
+    at: float
+    step: int | None = None
+    again: bool = False
+    version: int | None = None
+    old: str | None = None
+
+
+class QueueFullError(Exception):
+    """The schedule's token has the most waiting conversions that it may have."""
+
+
+def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> JobRequest:
+    """The conversion's request; not checked."""
+    values = values_of(name, occasion.at, occasion.step)
+    again = occasion.again
+    if occasion.version is not None:
+        values["version"] = version_text(occasion.version)
+        again = True  # a run that failed may have left another step there
+    targets = tuple(_target(requested, values, again=again) for requested in body.targets)
+    labels = {"schedule": name} | ({} if occasion.step is None else {"step": str(occasion.step)})
+    shared = {
+        "source": occasion.source,
+        "max_memory": body.max_memory,
+        "workers": body.workers,
+        "priority": body.priority,
+        "labels": labels,
+    }
+    if body.delta is not None and occasion.old is not None:
+        return _delta(body.delta, targets[0], occasion.old, shared)
+    if len(targets) == 1:
+        return OneTarget.model_validate({**shared, **targets[0].model_dump()})
+    return SeveralTargets.model_validate({**shared, "targets": targets})
+
+
+def _delta(
+    section: PublishedVersions, target: TargetRequest, old: str, shared: dict[str, Any]
+) -> OneDelta:
+    new = {"new" if name == "source" else name: value for name, value in shared.items()}
+    rules = {
+        name: value
+        for name, value in target.model_dump().items()
+        if name in OneDelta.model_fields and name not in shared
+    }
+    form = section.model_dump(include=set(DeltaForm.model_fields))
+    return OneDelta.model_validate({**rules, **form, **new, "old": old, "or_full": True})
+
+
+def insert_conversion(
+    connection: sa.Connection,
+    scheduling: Scheduling,
+    stored: StoredSchedule,
+    request: JobRequest,
+    occasion: Occasion,
+) -> str:
+    """Queues the conversion and records its expected outputs; returns its id. Raises QueueFullError."""
+    token = stored.token
+    if conversions.count_queued(connection, token) >= scheduling.settings.queued_per_token:
+        raise QueueFullError(
+            f"{scheduling.settings.queued_per_token} conversions of the token {token!r} wait already, the most that may wait"
+        )
+    [made] = conversions.insert(connection, [New(token, request, stored.name)])
+    outputs = _outputs(stored, targets_of(request), occasion, made.id)
+    schedule_outputs.expect(connection, outputs)
+    return made.id
+
+
+def _target(requested: TargetRequest, values: dict[str, str], *, again: bool) -> TargetRequest:
+    filled_in = {"target": filled(requested.target, values), "restart": requested.restart or again}
+    return requested.model_copy(update=filled_in)
+
+
+def _outputs(
+    stored: StoredSchedule, made: Sequence[TargetRequest], occasion: Occasion, conversion: str
+) -> list[Output]:
+    return [
+        Output.expected(
+            stored.name, requested.target, target.target, occasion.step, occasion.at, conversion
+        )
+        for requested, target in zip(stored.body.targets, made, strict=True)
+    ]

@@ -11,35 +11,37 @@ step counts as new again.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
-from reshard.errors import StorageError
-from reshard.surface.places import Location
+from reshard.errors import MissingError, StorageError
+from reshard.surface.places import Location, committed_among, named_steps, prefixes_in
 from reshard_server.db.conversions import conversions, hard_links
 from reshard_server.db.conversions.hard_links import LinkFolder
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
-from reshard_server.db.schedules.forget_runs import forgotten
-from reshard_server.db.schedules.runs import StepClaim
+from reshard_server.db.schedules.runs import StepClaim, forgotten
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import ProblemError, words_of
-from reshard_server.schedules.folder_listing import GoneError
-from reshard_server.schedules.hard_links import StoppedError, link_step, links_for, remove_links
-from reshard_server.schedules.publish_versions import (
-    is_publishing,
-    newest_step,
-    next_publication,
+from reshard_server.schedules.hard_links import (
+    GoneError,
+    StoppedError,
+    link_step,
+    links_for,
+    remove_links,
 )
-from reshard_server.schedules.scheduling import Scheduling
-from reshard_server.schedules.start_run import (
+from reshard_server.schedules.outputs import is_publishing, newest_step, next_publication
+from reshard_server.schedules.scheduling import (
     Occasion,
     QueueFullError,
+    Scheduling,
     insert_conversion,
     request_of,
 )
-from reshard_server.schedules.steps import committed, covered_steps, step_folders
+from reshard_server.schemas.base import LARGEST_STEP
 from reshard_server.schemas.conversion import JobRequest
 from reshard_server.schemas.schedule import NewSteps, Outcome
 
@@ -259,3 +261,63 @@ def _must_wait(scheduling: Scheduling, stored: StoredSchedule) -> bool:
         waiting = conversions.count_queued(connection, stored.token)
         is_busy = stored.body.delta is not None and schedule_runs.is_busy(connection, stored.name)
     return is_busy or waiting >= scheduling.settings.queued_per_token
+
+
+ASKED_AT_ONCE = 16
+"""Markers that are looked for before the first of these steps is handled."""
+
+
+def step_folders(directory: Location, when: NewSteps) -> dict[int, str]:
+    """The name of the folder or the prefix of each step, in the order of the steps; in a bucket some may not be committed yet.
+
+    Without a prefix or digits in the schedule, names are plain numbers; if there are none, any names of ``reshard steps``.
+    A directory that does not exist has none yet. Raises StorageError if it cannot be listed.
+    """
+    pattern = _pattern(when)
+    try:
+        names = [entry.name for entry in directory.entries() if entry.is_folder]
+        names += prefixes_in(directory)
+        found = {int(m[1]): name for name in names if (m := pattern.fullmatch(name))}
+        if not found and when.step_prefix is None and when.step_digits is None:
+            # Of one step with several names the first counts, as for ``reshard steps``.
+            found = {one.step: one.name for one in reversed(named_steps(directory))}
+    except StorageError as error:
+        if _is_missing(error):
+            return {}
+        raise
+    return {step: found[step] for step in sorted(found) if step <= LARGEST_STEP}
+
+
+def committed(directory: Location, folders: dict[int, str]) -> Iterator[int]:
+    """Those of these steps that are committed, in their order.
+
+    They are looked for a few at a time, so steps that are not taken from the iterator cost no request. Raises StorageError.
+    """
+    steps = iter(folders)
+    while batch := list(islice(steps, ASKED_AT_ONCE)):
+        names = set(committed_among(directory, [folders[step] for step in batch]))
+        yield from (step for step in batch if folders[step] in names)
+
+
+def _is_missing(error: StorageError) -> bool:
+    if isinstance(error.__cause__, FileNotFoundError):
+        return True
+    return isinstance(error, MissingError) and not error.fault
+
+
+def covered_steps(steps: dict[int, str], when: NewSteps) -> dict[int, str]:
+    """The steps that the schedule covers."""
+    return {
+        step: name
+        for step, name in steps.items()
+        if step % when.every == 0 and step >= when.first_step
+    }
+
+
+def _pattern(when: NewSteps) -> re.Pattern[str]:
+    digits = when.step_digits
+    number = "0|[1-9][0-9]*"
+    if digits is not None:
+        number = f"0[0-9]{{{digits - 1}}}|[1-9][0-9]{{{digits - 1}}}[0-9]*"
+    prefix = "" if when.step_prefix is None else f"{re.escape(when.step_prefix)}[_-]"
+    return re.compile(f"{prefix}({number})", re.DOTALL)

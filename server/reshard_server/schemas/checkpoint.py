@@ -21,8 +21,15 @@ from reshard_server.schemas.base import (
     UnlistedChoice,
     Whole,
 )
-from reshard_server.schemas.delta import Deltas
-from reshard_server.schemas.job import MapContent, Pairs, Pattern, Patterns, Size, Sizes
+from reshard_server.schemas.conversion import (
+    Deltas,
+    MapContent,
+    Pairs,
+    Pattern,
+    Patterns,
+    Size,
+    Sizes,
+)
 
 
 class CheckpointQuery(Page):

@@ -1,38 +1,166 @@
-"""Conversions: requests, and the documents of their state."""
+"""Members that the requests of conversions and of deltas share: rules, sizes, and the limits of a run."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema, create_model
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Strict,
+    Tag,
+    WithJsonSchema,
+    create_model,
+)
 
-from reshard import Stage, Target
-from reshard.surface.options import LIBRARY_NAMES, OPTIONS, Option
+from reshard import DeltaChecksum, DeltaEncoding, DeltaReceiver, Stage, Target
+from reshard.surface.options import LIBRARY_NAMES, OF_DELTAS, OPTIONS, Option
 from reshard_server.schemas.base import (
     Answer,
     CheckpointChoice,
     Flag,
+    Page,
     RequestDocument,
     RootedPath,
     UnlistedChoice,
+    Whole,
     at_most,
     many,
     one,
     shown_request,
 )
-from reshard_server.schemas.delta import Deltas, OneDelta
-from reshard_server.schemas.job import (
-    JobOptions,
-    MapContent,
-    Pairs,
-    Patterns,
-    RunLimits,
-    Size,
-    Sizes,
-    State,
-)
+
+State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+
+Pattern = Annotated[str, Field(min_length=1, max_length=1000)]
+Pair = tuple[Pattern, Annotated[str, Field(max_length=1000)]]
+Patterns = Annotated[tuple[Pattern, ...], Field(max_length=1000, fail_fast=True), at_most(1000)]
+Pairs = Annotated[tuple[Pair, ...], Field(max_length=1000, fail_fast=True), at_most(1000)]
+Sizes = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[int, Strict(), Field(ge=1, le=1 << 40)]],
+    Field(max_length=1000),
+    at_most(1000),
+]
+MapContent = str | dict[str, Any] | None
+Size = Annotated[
+    str | Whole, Field(description="Bytes, or text such as 512MiB.", examples=["512MiB"])
+]
+
+Labels = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=256)]],
+    Field(max_length=32),
+    at_most(32),
+]
+
+Seconds = Annotated[float, Strict(), Field(ge=1, le=31_536_000)]
+
+
+class RunLimits(RequestDocument):
+    """What a run may use of the server."""
+
+    max_memory: Size | None = Field(None, description="At most the server's ceiling.")
+    workers: Whole | None = Field(None, ge=1, le=256)
+
+
+class JobOptions(RunLimits):
+    """When a job is started, how long it may run, and how it is found."""
+
+    priority: Whole = Field(
+        0,
+        ge=-100,
+        le=100,
+        description="Of a token's conversions the higher ones are started first.",
+    )
+    run_seconds: Seconds | None = Field(
+        None,
+        description="How long it may run; at most the server's setting. Then it fails, and a retry resumes it.",
+    )
+    no_progress_seconds: Seconds | None = Field(
+        None,
+        description="How long it may run without moving anything; at most the server's setting.",
+    )
+    labels: Labels = Field(default_factory=dict)
+
+
+def _is_empty(value: object) -> bool:
+    return value == ()
+
+
+Deltas = Annotated[
+    tuple[RootedPath, ...],
+    Field(
+        default=(),
+        max_length=1000,
+        exclude_if=_is_empty,
+        description="Deltas over the source, in any order: the version that they make of it is read. The source is a full version then, "
+        "safetensors with whole tensors.",
+    ),
+    at_most(1000),
+]
+
+
+class DeltaForm(RequestDocument):
+    """How the payloads of a delta are written."""
+
+    encoding: DeltaEncoding = Field("xor", description=OF_DELTAS["encoding"].description)
+    checksum: DeltaChecksum = Field("xxh3-128", description=OF_DELTAS["checksum"].description)
+    file_bytes: Size | None = Field(None, description=OF_DELTAS["file_bytes"].description)
+
+
+class OneDelta(CheckpointChoice, UnlistedChoice, DeltaForm, JobOptions):
+    """A delta: what turns ``old`` into what a conversion of ``new`` to safetensors by the same map and rules would give."""
+
+    checkpoint_member: ClassVar[str] = "new"
+
+    old: Annotated[
+        RootedPath,
+        Field(
+            description="The version before: already converted, or an earlier step, to which the same map and rules are applied."
+        ),
+    ]
+    new: Annotated[
+        RootedPath, Field(description="The step to publish; step and item choose it below this.")
+    ]
+    target: Annotated[
+        RootedPath,
+        Field(
+            description="The folder of the new version; its name says which, such as data/published/weight_v000007."
+        ),
+    ]
+    layout: str | dict[str, Any] | None = Field(
+        None,
+        description="A stored layout, or a layout file's content, of which the rules and the map count; its axes split nothing.",
+    )
+    select: Patterns = ()
+    drop: Patterns = ()
+    rename: Pairs = ()
+    cast: Pairs = ()
+    map: MapContent = Field(
+        None, description="A stored map, a recipe, or a map's content: an object, or text."
+    )
+    sizes: Sizes | None = None
+    reverse: Flag = False
+    receiver: DeltaReceiver = Field("pull_weights", description=OF_DELTAS["receiver"].description)
+    base_version: str | Whole | None = Field(
+        None,
+        description="Of old. By default what its index or its folder's name says, else the number before that of target.",
+    )
+    or_full: Flag = Field(
+        False,
+        description="Where no delta can be made, since tensors were added, removed or reshaped, or old cannot be read: publish a full version, "
+        "and say why among its warnings.",
+    )
+
+    @property
+    def source(self) -> str:
+        """The step that is published, by which listings find the job."""
+        return self.new
+
 
 _NAMES = {argument: name for name, argument in LIBRARY_NAMES.items()}
 
@@ -276,3 +404,35 @@ class ConversionPage(Answer):
 
     conversions: list[Conversion]
     next_page_token: str | None = None
+
+
+Label = Annotated[str, Field(max_length=321, pattern="^[^=]{1,64}=")]
+
+
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def _with_zone(text: object) -> object:
+    """Refuses numbers, and times without a zone."""
+    if isinstance(text, str) and not _RFC_3339.fullmatch(text):
+        raise ValueError("expected a time with its zone, such as 2026-11-21T03:00:00Z")
+    return text
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_with_zone)]
+
+
+class ConversionQuery(Page):
+    """The filters of a listing of conversions."""
+
+    state: list[State] = Field(default=[], max_length=6, description="Any of these states.")
+    source: str | None = Field(None, max_length=4096, description="Prefix of the source.")
+    schedule: str | None = Field(None, max_length=128, description="Made by this schedule.")
+    label: list[Label] = Field(
+        default=[],
+        max_length=32,
+        description="key=value; the conversion has all of these.",
+        examples=[["run=7"]],
+    )
+    created_after: Moment | None = Field(None, description="At this time or later.")
+    created_before: Moment | None = Field(None, description="Before this time.")

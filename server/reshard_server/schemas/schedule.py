@@ -19,9 +19,7 @@ from reshard_server.schemas.base import (
     Whole,
     shown_request,
 )
-from reshard_server.schemas.conversion import TargetRequests
-from reshard_server.schemas.delta import DeltaForm
-from reshard_server.schemas.job import Size, State
+from reshard_server.schemas.conversion import DeltaForm, Size, State, TargetRequests
 
 
 def _is_none(value: object) -> bool:

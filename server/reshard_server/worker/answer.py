@@ -6,8 +6,14 @@ waits for its answer.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 import reshard
 from reshard.errors import MissingError
@@ -24,8 +30,7 @@ from reshard.surface.answers import (
     versions_document,
 )
 from reshard.surface.identities import NoSignatureError
-from reshard_server.worker.plan_picture import MOST_TENSORS, picture
-from reshard_server.worker.throttle import ProgressThrottle
+from reshard_server.worker.convert import ProgressThrottle
 
 Document = dict[str, Any]
 
@@ -127,3 +132,140 @@ _ANSWERS: dict[str, Callable[[Document, ProgressThrottle], Document]] = {
     "contents": _contents,
     "layout_summary": _layout_summary,
 }
+
+
+MOST_TENSORS = 200
+"""Tensors that a page lists one by one."""
+
+MOST_PAIRS = 200_000
+"""The shares are left out if more pairs of a target shard and a source shard overlap."""
+
+Planned = Any
+"""The result of ``reshard.api.plan``, or one of its tensors."""
+
+Cuts = tuple[int, ...]
+
+
+class PartOverlap(NamedTuple):
+    """The overlap of the target's parts with the source's, along one dimension or over a whole tensor.
+
+    Attributes:
+        kept: for each target part, the elements from the source part that gives most of it; summed over the parts.
+        least, most: the smallest and the largest number of source parts that one target part reads.
+    """
+
+    kept: int
+    least: int
+    most: int
+
+
+def picture(planned: Planned, name: str | None) -> Document:
+    """A plan for a page: the first tensors, and one of them with its shares.
+
+    Args:
+        name: of a tensor in the target; the tensor that moves most if it is None or unknown.
+    """
+    whole = conversion_plan(replace(planned, tensors=planned.tensors[:MOST_TENSORS]), False)
+    sizes = [(shard_bytes(t), t.partition is None) for t in planned.tensors]
+    is_mapped = planned.map is not None  # then shards of source and target have other shapes
+    chosen = None if is_mapped else chosen_of(planned.tensors, name)
+    resplit = [] if is_mapped else [t for t in planned.tensors if is_resplit(t)]
+    return {
+        **whole,
+        "command": "picture",
+        "tensors": [
+            {**document, **_shards(t)}
+            for document, t in zip(whole["tensors"], planned.tensors, strict=False)
+        ],
+        "chosen": None if chosen is None else _with_shares(planned, chosen),
+        "resplit": {
+            "tensors": len(resplit),
+            "nbytes": sum(t.target.nbytes for t in resplit),
+            "of_nbytes": sum(t.target.nbytes for t in planned.tensors),
+        },
+        "device_bytes": sum(size for size, over_mesh in sizes if over_mesh),
+        "partitioned_bytes": sum(size for size, over_mesh in sizes if not over_mesh),
+    }
+
+
+def chosen_of(tensors: Planned, name: str | None) -> Planned:
+    """The tensor with this name, else the one that moves most; None if there are no tensors.
+
+    If no tensor moves, a tensor with other shards in the target comes first, then the largest.
+    """
+    named = next((t for t in tensors if t.target.name == name), None)
+    return named or max(
+        tensors, key=lambda t: (moved_bytes(t), is_resplit(t), t.target.nbytes), default=None
+    )
+
+
+def is_resplit(tensor: Planned) -> bool:
+    """True if the tensor has other shards in the target than in the source."""
+    return bool(tensor.source.slices.cuts != tensor.target.slices.cuts)
+
+
+def moved_bytes(tensor: Planned) -> int:
+    """Bytes of target shards that do not come from the source shard that gives the shard most."""
+    spec = tensor.target
+    elements = math.prod(spec.shape)
+    return spec.nbytes * (elements - overlap(tensor).kept) // elements if elements else 0
+
+
+def overlap(tensor: Planned) -> PartOverlap:
+    """The overlap of the target's shards with the source's. Shards are boxes, so each dimension is computed alone."""
+    cuts = zip(tensor.source.slices.cuts, tensor.target.slices.cuts, strict=True)
+    lines = [_overlap(source, target) for source, target in cuts]
+    return (
+        PartOverlap(*(math.prod(values) for values in zip(*lines, strict=True)))
+        if lines
+        else PartOverlap(1, 1, 1)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _overlap(source: Cuts, target: Cuts) -> PartOverlap:
+    """The overlap of two lists of cuts; cached, since layers of a model repeat their shapes and few pairs occur."""
+    kept, counts = 0, []
+    for start, stop in pairwise(target):
+        touched = range(bisect_right(source, start) - 1, bisect_left(source, stop))
+        kept += max(min(stop, source[i + 1]) - max(start, source[i]) for i in touched)
+        counts.append(len(touched))
+    return PartOverlap(kept, min(counts, default=0), max(counts, default=0))
+
+
+def shard_bytes(tensor: Planned) -> int:
+    """Bytes of the largest shard in the target."""
+    spec = tensor.target
+    elements = math.prod(spec.shape)
+    return spec.nbytes * math.prod(spec.slices.largest) // elements if elements else 0
+
+
+def _shards(tensor: Planned) -> Document:
+    source, target = tensor.source.slices, tensor.target.slices
+    return {
+        "source_parts": source.parts,
+        "target_parts": target.parts,
+        "target_shard_shape": target.largest,
+        "target_shard_bytes": shard_bytes(tensor),
+    }
+
+
+def _with_shares(planned: Planned, tensor: Planned) -> Document:
+    """The document of a tensor; its ``shares`` are None if there are too many."""
+    few = _pairs(tensor) <= MOST_PAIRS
+    (document,) = conversion_plan(replace(planned, tensors=[tensor]), few)["tensors"]
+    found = overlap(tensor)
+    return {
+        "shares": None,
+        **document,
+        **_shards(tensor),
+        "reads_from": [found.least, found.most],
+        "is_resplit": is_resplit(tensor),
+        "moved_bytes": moved_bytes(tensor),
+    }
+
+
+def _pairs(tensor: Planned) -> int:
+    """An upper bound of the overlapping pairs: grids of s and t parts cut a line into at most s + t - 1 pieces."""
+    both = zip(tensor.source.slices.parts, tensor.target.slices.parts, strict=False)
+    return math.prod(s + t - 1 for s, t in both)

@@ -53,10 +53,13 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
     from reshard.errors import ReshardError
     from reshard_server.errors.problems import for_the_log, problem_of
     from reshard_server.worker.answer import answer
-    from reshard_server.worker.convert import TARGET_BUSY, convert_all
+    from reshard_server.worker.convert import (
+        TARGET_BUSY,
+        ProgressThrottle,
+        convert_all,
+        publish_version,
+    )
     from reshard_server.worker.fields import field_of
-    from reshard_server.worker.make_delta import publish_version
-    from reshard_server.worker.throttle import ProgressThrottle
 
     progress = ProgressThrottle(lambda p: _send_if_read(out, {"progress": p}))
 

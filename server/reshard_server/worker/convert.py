@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import reshard
-from reshard.errors import ResumeError, TargetBusyError
-from reshard.surface.answers import conversion_report
+from reshard.errors import (
+    FormatError,
+    MemoryBudgetError,
+    MissingError,
+    PlanError,
+    ReshardError,
+    ResumeError,
+    SourceChangedError,
+    TargetBusyError,
+    TargetExistsError,
+    VerificationError,
+)
+from reshard.surface.answers import conversion_report, delta_document
 from reshard.surface.places import locate
-from reshard_server.worker.throttle import ProgressThrottle
 
 if TYPE_CHECKING:
-    from reshard import ConversionReport
+    from reshard import ConversionReport, Progress
+
 
 TARGET_BUSY = TargetBusyError
 
@@ -85,3 +98,119 @@ def _run(
         return (made,), made.read_bytes
     all_made = reshard.convert_all(request["source"], targets, **shared)
     return all_made.reports, all_made.read_bytes
+
+
+RULES = ("layout", "select", "drop", "rename", "cast", "map", "sizes", "reverse")
+
+NO_DELTA = (PlanError, FormatError, MissingError, SourceChangedError, VerificationError)
+"""Refusals because of the two checkpoints; a full version may still be possible."""
+
+
+def publish_version(
+    request: dict[str, Any],
+    progress: ProgressThrottle,
+    before_publish: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Makes the delta of a request, or the full version in its place if the request allows that.
+
+    Returns ``reports``, with the document of ``reshard delta``, its tensors as a list, or of ``reshard convert``, and ``read_bytes``, which is
+    None for a delta.
+
+    An attempt may have published before its process ended; then its version is compared, and stays.
+    """
+    asked = {**request["delta"]}
+    old, or_full = asked.pop("old"), asked.pop("or_full")
+    [requested] = request["targets"]
+    try:
+        made = reshard.delta(
+            old,
+            request["source"],
+            requested["target"],
+            **{name: requested[name] for name in RULES},
+            **asked,
+            **{name: request[name] for name in ("unlisted", "max_memory", "workers")},
+            again=request["begun"],
+            progress=progress,
+            before_publish=before_publish,
+        )
+    except NO_DELTA as refused:
+        if not or_full or isinstance(refused, MemoryBudgetError):
+            raise
+        return _full_version(request, progress, before_publish, refused)
+    except ResumeError as refused:  # of a full version that another attempt began here
+        if not or_full:
+            raise
+        return _full_version(request, progress, before_publish, refused)
+    except TargetExistsError as refused:  # perhaps the full version of an earlier attempt
+        if not (or_full and request["begun"]):
+            raise
+        return _full_version(request, progress, before_publish, refused)
+    report = delta_document(made)
+    return {
+        "reports": [{**report, "tensors": [*report["tensors"].values()]}],  # as all reports here
+        "read_bytes": None,
+    }
+
+
+def _full_version(
+    request: dict[str, Any],
+    progress: ProgressThrottle,
+    before_publish: Callable[[str], None] | None,
+    refused: ReshardError,
+) -> dict[str, Any]:
+    [requested] = request["targets"]
+    full = {**requested, "to": "safetensors", "restart": not request["begun"]}
+    made = convert_all({**request, "targets": [full]}, progress, before_publish)
+    warning = f"a full version was published, since no delta could be made: {refused}"
+    return {**made, "reports": [with_warning(report, warning) for report in made["reports"]]}
+
+
+REPORT_SECONDS = 0.5
+NAME_CHARACTERS = 500
+"""Length limit of a tensor's name: a message must fit into one atomic write of a pipe."""
+
+
+@dataclass
+class ProgressThrottle:
+    """Called after each task; reports at most twice a second, whenever the stage changes, and when all is moved."""
+
+    report: Callable[[dict[str, Any]], None]
+    clock: Callable[[], float] = time.monotonic
+    _first: tuple[float, int] | None = None
+    _reported_at: float = float("-inf")
+    _stage: str = ""
+    _resumed: int = 0
+    _is_whole: bool = False
+
+    def __call__(self, progress: Progress) -> None:
+        now = self.clock()
+        if self._first is None:
+            self._first = now, progress.moved_bytes
+        self._resumed = max(self._resumed, progress.resumed_bytes)
+        was_whole = self._is_whole
+        self._is_whole = progress.moved_bytes >= progress.total_bytes
+        is_news = progress.stage != self._stage or (self._is_whole and not was_whole)
+        if is_news or now - self._reported_at >= REPORT_SECONDS:
+            self._reported_at, self._stage = now, progress.stage
+            self.report(self._document(progress, now))
+
+    def _document(self, progress: Progress, now: float) -> dict[str, Any]:
+        moved, total = progress.moved_bytes, progress.total_bytes
+        rate = self._rate(moved, now)
+        return {
+            "stage": progress.stage,
+            "moved_bytes": moved,
+            "total_bytes": total,
+            "resumed_bytes": self._resumed,
+            "tasks_done": progress.tasks_done,
+            "tasks": progress.tasks,
+            "tensor": progress.tensor[:NAME_CHARACTERS],
+            "bytes_per_second": rate,
+            "seconds_left": (total - moved) / rate if rate else None,
+        }
+
+    def _rate(self, moved: int, now: float) -> float | None:
+        """The rate of this attempt; bytes that an earlier attempt moved do not count."""
+        began_at, first_moved = self._first or (now, moved)
+        seconds, done = now - began_at, moved - first_moved
+        return done / seconds if seconds > 0 and done > 0 else None

@@ -23,8 +23,8 @@ from importlib import import_module
 
 import reshard
 from reshard_server.worker.child import run_child
+from reshard_server.worker.children import DESCRIPTORS, NUMBER
 from reshard_server.worker.parent import die_with_parent
-from reshard_server.worker.process import DESCRIPTORS, NUMBER
 
 _APART = ("reshard.cli", "reshard.demo")
 """Packages that no child uses."""
@@ -32,7 +32,7 @@ _APART = ("reshard.cli", "reshard.demo")
 _NOT_OF_RESHARD = (
     "reshard_server.worker.answer",
     "reshard_server.worker.fields",
-    "reshard_server.worker.make_delta",
+    "reshard_server.worker.convert",
     "awscrt.checksums",
     "tensorstore",
 )

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reshard.surface.places import Location, locate
-from reshard_server.schemas.conversion import JobRequest, paths_of, targets_of
-from reshard_server.schemas.delta import OneDelta
+from reshard_server.schemas.conversion import JobRequest, OneDelta, paths_of, targets_of
 
 HIDDEN = "(a folder of the server)"
 """Replaces a folder that has no name for the client."""

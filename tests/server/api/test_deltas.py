@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
-from reshard_server.db.other_versions import UnreadableError, read, recorded
-from reshard_server.schemas.conversion import ConversionRequest
-from reshard_server.schemas.delta import OneDelta
+from reshard_server.db.documents import UnreadableError, read, recorded
+from reshard_server.schemas.conversion import ConversionRequest, OneDelta
 
 from tests.server.served import Served
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reshard_server.api.openapi.answers import MULTI_PLAN, PLAN
+from reshard_server.api.openapi.description import MULTI_PLAN, PLAN
 
 import reshard
 from reshard.surface.answers import conversion_plan, conversion_plans

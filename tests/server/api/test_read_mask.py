@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.api.read_mask import narrowed, parsed
+from reshard_server.api.answers import narrowed, parsed
 from reshard_server.app import create_app
 from reshard_server.db.tables import CONVERSIONS
 from reshard_server.errors.problems import ProblemError

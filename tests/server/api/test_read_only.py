@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from reshard_server.errors.database_errors import FULL, READ_ONLY, Unavailable, unavailable
+from reshard_server.errors.error_handlers import FULL, READ_ONLY, Unavailable, unavailable
 
 from tests.server.postgres import Postgres
 from tests.server.served import Served

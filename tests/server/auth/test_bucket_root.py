@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from reshard_server.auth import bucket_root
-from reshard_server.auth.bucket_root import BucketRoot, TimedCalls
-from reshard_server.auth.root_paths import Roots
+from reshard_server.auth import root_paths
+from reshard_server.auth.root_paths import BucketRoot, Roots, TimedCalls
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import ProblemError
 
@@ -204,7 +203,7 @@ def test_no_such_bucket(s3_bucket: Bucket) -> None:
 def test_a_bucket_that_hangs_holds_up_nobody(
     bucket: Bucket, root_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_root, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(root_paths, "LOOK_SECONDS", 0.3)
     root = BucketRoot("data", locate(root_url), TimedCalls(1))
     bucket.emulator.faults.add(Hang(), times=None)
     problem = refused(root.ask, locate(f"{root_url}/x").exists, 0.3)
@@ -221,7 +220,7 @@ def test_a_bucket_that_hangs_holds_up_nobody(
 
 def test_calls_end_in_time_and_give_their_threads_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        bucket_root, "SLOT_SECONDS", 60.0
+        root_paths, "SLOT_SECONDS", 60.0
     )  # a thread may end some time after its answer
     calls, back = TimedCalls(1), threading.Event()
     assert calls.run(lambda: 7, 60) == 7

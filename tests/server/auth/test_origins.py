@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from reshard_server.auth.origins import SAFE_METHODS, check_form, check_origin, form_key
+from reshard_server.auth.sessions import SAFE_METHODS, check_form, check_origin, form_key
 from reshard_server.errors.problems import ProblemError
 from starlette.datastructures import Headers
 

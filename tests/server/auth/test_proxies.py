@@ -10,8 +10,7 @@ import httpx
 import pytest
 from reshard_server.auth.proxies import Proxies, bucket_of
 from reshard_server.auth.tokens import load_tokens
-from reshard_server.load_settings import load_settings
-from reshard_server.settings import Settings
+from reshard_server.settings import Settings, load_settings
 
 from reshard.errors import ReshardError
 from tests.server.live import PATIENCE_SECONDS, live

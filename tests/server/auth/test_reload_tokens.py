@@ -14,9 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
-from reshard_server.auth.make_token import as_toml, make_token
 from reshard_server.auth.reload_tokens import TokenReloader
-from reshard_server.auth.tokens import Tokens, load_tokens
+from reshard_server.auth.tokens import Tokens, as_toml, load_tokens, make_token
 from reshard_server.settings import Settings, TokenSettings
 
 from reshard.errors import ReshardError

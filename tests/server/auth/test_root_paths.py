@@ -11,12 +11,18 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as fuzzing
 from hypothesis import strategies as st
 from reshard_server.auth import local_root
-from reshard_server.auth.local_root import Lookup, best_lookup, lookup_by_kernel, lookup_by_walk
-from reshard_server.auth.path_rules import may_be_named, parts
+from reshard_server.auth.local_root import (
+    Lookup,
+    best_lookup,
+    lookup_by_kernel,
+    lookup_by_walk,
+    may_be_named,
+    parts,
+)
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import ANYONE
 from reshard_server.errors.problems import ProblemError
-from reshard_server.load_settings import load_settings
+from reshard_server.settings import load_settings
 
 from reshard.errors import ReshardError
 from reshard.formats import registry

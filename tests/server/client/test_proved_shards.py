@@ -208,7 +208,7 @@ def test_changed_shards_are_refused(
 def test_an_endless_shard_is_not_kept(
     client: Client, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reshard_server.client.proved_shards.MOST_HEADER_BYTES", -(10**6))
+    monkeypatch.setattr("reshard_server.client.proofs.MOST_HEADER_BYTES", -(10**6))
     with pytest.raises(
         reshard.VerificationError,
         match=r"^the server sent more than [\d,]+ bytes for a shard, though its tensors have fewer; find out who",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from reshard_server.db import notify
+from reshard_server.db import connections
 
 if __name__ == "__main__":
-    notify.SELDOM_SECONDS = 3600.0
+    connections.SELDOM_SECONDS = 3600.0
 
     from reshard.cli import main
 

@@ -12,8 +12,7 @@ from reshard_server.db.clock import clock_of, now_of
 from reshard_server.db.conversions import conversions
 from reshard_server.db.database import open_database
 from reshard_server.db.stored import versions
-from reshard_server.db.stored.kinds import LAYOUT
-from reshard_server.db.stored.used import content_then
+from reshard_server.db.stored.kinds import LAYOUT, content_then
 from reshard_server.schemas.conversion import OneTarget, SeveralTargets
 from reshard_server.settings import Settings
 

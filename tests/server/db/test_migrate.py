@@ -15,9 +15,8 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from reshard_server.db import migrate as migrating
-from reshard_server.db.database import open_database, sqlite_module
-from reshard_server.db.migrate import migrate
+from reshard_server.db import database as migrating
+from reshard_server.db.database import migrate, open_database, sqlite_module
 from reshard_server.db.stored import versions
 from reshard_server.db.stored.kinds import LAYOUT
 from reshard_server.db.tables import METADATA

@@ -12,12 +12,11 @@ from pathlib import Path
 import psycopg
 import pytest
 import sqlalchemy as sa
-from reshard_server.db import listen as listening
-from reshard_server.db import notify as news
+from reshard_server.db import connections as listening
+from reshard_server.db import connections as news
+from reshard_server.db.connections import Listener, News, Topic, news_of
 from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.database import open_database
-from reshard_server.db.listen import Listener
-from reshard_server.db.notify import News, Topic, news_of
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import Settings
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from reshard_server.db.connections import OneWriterEngine, Turns
 from reshard_server.db.database import open_database
-from reshard_server.db.one_writer import OneWriterEngine, Turns
 from reshard_server.settings import Settings
 
 PATIENCE_SECONDS = 120

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.database import open_database
-from reshard_server.db.other_versions import UnreadableError, unknown_members
+from reshard_server.db.documents import UnreadableError, unknown_members
 from reshard_server.db.schedules import schedules
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.schemas.schedule import Clock, ScheduleBody

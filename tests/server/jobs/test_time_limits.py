@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from reshard_server.db.conversions import conversions
-from reshard_server.jobs.time_limits import TimeLimits
+from reshard_server.jobs.attempt import TimeLimits
 from reshard_server.schemas.conversion import Conversion, OneTarget, ProgressState
 from reshard_server.settings import Settings
-from reshard_server.worker import process
-from reshard_server.worker.process import ChildProcess
+from reshard_server.worker import children
+from reshard_server.worker.children import ChildProcess
 
 from tests.server.jobs.world import SLOW, World, is_gone, moved
 
@@ -170,7 +170,7 @@ def test_a_process_that_the_kernel_cannot_end_is_not_waited_for(
     assert sleeping.stdin and sleeping.stdout and sleeping.stderr
     never, writes = os.pipe()
     with monkeypatch.context() as patch:
-        patch.setattr(process, "EXIT_SECONDS", 0.1)
+        patch.setattr(children, "EXIT_SECONDS", 0.1)
         patch.setattr(
             os, "killpg", lambda *_: None
         )  # the signal waits for the end of a system call

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from reshard_server.db.clock import now_of
-from reshard_server.db.conversions import claims, conversions, ended, executors
+from reshard_server.db.conversions import claims, conversions, rows
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.conversions.conversions import New
 from reshard_server.db.database import open_database
@@ -154,22 +154,22 @@ def test_who_lost_a_claim_changes_nothing(db: sa.Engine) -> None:
 
 def test_who_is_heard_of_keeps_what_it_holds(db: sa.Engine) -> None:
     job = queue(db)
-    executors.beat(db, "live")
+    claims.beat(db, "live")
     won(db, "live")
     assert silent(db) == 0
-    executors.leave(db, "live")
+    claims.leave(db, "live")
     assert silent(db) == 1
     assert state(db, job) == "queued"
 
 
 def test_heartbeats_are_by_the_databases_clock(db: sa.Engine) -> None:
     before = time.time()
-    executors.beat(db, "one")
+    claims.beat(db, "one")
     with db.connect() as connection:
         [row] = connection.execute(sa.select(EXECUTORS))
     assert before - 0.01 < row.heartbeat_at < time.time() + 0.01  # SQLite's has milliseconds
     time.sleep(0.01)
-    executors.beat(db, "one")
+    claims.beat(db, "one")
     with db.connect() as connection:
         [later] = connection.execute(sa.select(EXECUTORS))
     assert later.heartbeat_at > row.heartbeat_at
@@ -219,7 +219,7 @@ def test_every_end_is_counted_once(db: sa.Engine) -> None:
     conversions.request_cancel(db, lost.conversion)
     assert silent(db) == 1
     assert silent(db) == 0
-    found = {(t.state, t.conversions, t.moved_bytes) for t in ended.totals(db)}
+    found = {(t.state, t.conversions, t.moved_bytes) for t in rows.totals(db)}
     assert found == {("succeeded", 1, 7), ("cancelled", 1, 0)}
 
 
@@ -232,6 +232,6 @@ def test_old_ends_are_forgotten_and_nothing_else(db: sa.Engine) -> None:
         connection.execute(
             CONVERSIONS.update().where(CONVERSIONS.c.id == old).values(ended_at=time.time() - 100)
         )
-    assert ended.remove_ended(db, time.time() - 50) == 1
+    assert rows.remove_ended(db, time.time() - 50) == 1
     assert conversions.get(db, old) is None
     assert {state(db, new), state(db, running)} == {"succeeded", "running"}

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from reshard_server.schemas.conversion import OneTarget, SeveralTargets, TargetRequest
-from reshard_server.worker.throttle import ProgressThrottle
+from reshard_server.worker.convert import ProgressThrottle
 from reshard_server.worker.wording import HIDDEN, RootNames, Wording
 
 from reshard.engine.progress import Progress

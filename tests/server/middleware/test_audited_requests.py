@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from reshard_server.middleware.request_log import READ_ONLY_POSTS
-from reshard_server.observability import audit
+from reshard_server.observability import logs
 from reshard_server.observability.logs import JsonLines
 from reshard_server.serve import _check
 from reshard_server.settings import Settings
@@ -52,7 +52,7 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def lines() -> Iterator[Lines]:
-    logger, found = logging.getLogger(audit.NAME), Lines()
+    logger, found = logging.getLogger(logs.NAME), Lines()
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(found)
@@ -251,16 +251,16 @@ def test_a_full_disk_leaves_the_line_in_the_log(tmp_path: Path) -> None:
 
 def test_lines_that_were_cut_stay_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "audit"
-    handler = audit.AppendedLines(file)
-    write, room = audit.os.write, [5]
+    handler = logs.AppendedLines(file)
+    write, room = logs.os.write, [5]
 
     def little(fd: int, data: bytes) -> int:
         if not room:
             raise OSError(28, "No space left on device")
         return write(fd, data[: room.pop()])
 
-    record = logging.LogRecord(audit.NAME, logging.INFO, "", 0, "change", None, None)
-    monkeypatch.setattr(audit.os, "write", little)
+    record = logging.LogRecord(logs.NAME, logging.INFO, "", 0, "change", None, None)
+    monkeypatch.setattr(logs.os, "write", little)
     handler.emit(record)
     monkeypatch.undo()
     handler.emit(record)
@@ -271,7 +271,7 @@ def test_lines_that_were_cut_stay_lines(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_where_it_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ReshardError) as raised:
-        audit.set_up_audit(tmp_path / "none" / "audit")
+        logs.set_up_audit(tmp_path / "none" / "audit")
     assert str(raised.value) == (
         f"the audit log {str(tmp_path / 'none' / 'audit')!r} cannot be written: No such file or directory; make its "
         "folder, or correct the path"

@@ -21,8 +21,7 @@ import uvicorn
 from reshard_server.db.conversions import claims
 from reshard_server.db.database import open_database
 from reshard_server.drain import Drain
-from reshard_server.serve import announcement
-from reshard_server.server_process import DrainingServer, address_of, listen
+from reshard_server.serve import DrainingServer, address_of, announcement, listen
 from reshard_server.settings import Settings
 
 from reshard.cli.app import run as run_command

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reshard_server.pages import source_choices
+from reshard_server.pages import checkpoint_pages
 from reshard_server.services import BROWSERS
 
 import reshard
@@ -109,8 +109,8 @@ def test_a_storage_that_hangs_does_not_hold_up_the_form(
 ) -> None:
     """Not even once every thread for it hangs."""
     go_on = threading.Event()
-    monkeypatch.setattr(source_choices, "PATIENCE_SECONDS", 0.1)
-    monkeypatch.setattr(source_choices, "newest_sources", lambda *_: [str(go_on.wait(60))])
+    monkeypatch.setattr(checkpoint_pages, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(checkpoint_pages, "newest_sources", lambda *_: [str(go_on.wait(60))])
     try:
         for _ in range(BROWSERS + 1):
             ann.go(FORM)
@@ -124,10 +124,10 @@ def test_no_more_sources_are_offered_than_can_be_looked_through(
     ann: Browser, run_of: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run_of
-    monkeypatch.setattr(source_choices, "MOST_CHOICES", 1)
+    monkeypatch.setattr(checkpoint_pages, "MOST_CHOICES", 1)
     ann.go(FORM)
     assert ann.answer.text.count('<option value="data/') == 1
-    monkeypatch.setattr(source_choices, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_pages, "MOST_SECONDS", 0.0)
     assert ann.go(FORM).form(FORM).fields["source"] == ""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from reshard_server.db.conversions import claims, conversions
-from reshard_server.pages.conversions.conversion_pages import MOST_TENSORS, PAGE_SIZE
+from reshard_server.pages.conversion_pages import MOST_TENSORS, PAGE_SIZE
 from reshard_server.schemas.conversion import OneTarget, SeveralTargets
 
 from tests.server.claimed import begun

@@ -68,7 +68,7 @@ def test_errors_of_the_server_are_pages(ann: Browser, monkeypatch: pytest.Monkey
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a secret of the inside")
 
-    monkeypatch.setattr("reshard_server.pages.overview.conversions.count_by_state", fail)
+    monkeypatch.setattr("reshard_server.pages.conversion_pages.conversions.count_by_state", fail)
     page = ann.go("/")
     assert ann.status == 500
     assert "the server met an error that is its own" in page.text

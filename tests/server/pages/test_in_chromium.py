@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from playwright.sync_api import Browser, Page, expect
 from reshard_server.db.conversions import claims
 from reshard_server.db.database import open_database
-from reshard_server.pages import wording
+from reshard_server.pages import rendering
 from reshard_server.schemas.conversion import ProgressState
 from reshard_server.settings import Settings
 
@@ -334,7 +334,7 @@ def test_ages_are_said_as_by_the_server(ann: Person) -> None:
     ):
         at = now - timedelta(seconds=seconds)
         told = page.evaluate("at => ago(new Date(at))", at.isoformat())
-        assert told == wording.ago_text(at, now), seconds
+        assert told == rendering.ago_text(at, now), seconds
 
 
 def test_one_row_of_navigation_in_a_narrow_window(browser: Browser, server: Live) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from reshard_server.pages import stored as pages
-from reshard_server.pages.wording import layout_text
-from reshard_server.worker import plan_picture
+from reshard_server.pages.rendering import layout_text
+from reshard_server.worker import answer
 
 import reshard
 from tests.server.pages.browser import Browser
@@ -145,7 +145,7 @@ def test_a_checkpoint(ann: Browser, signed_in: Callable[[str], Browser], tmp_pat
 
 
 def test_many_tensors_are_cut(stored: Served, ann: Browser, tmp_path: Path) -> None:
-    many = plan_picture.MOST_TENSORS + 1
+    many = answer.MOST_TENSORS + 1
     tensors = {f"t{n:03}": np.zeros(4, np.float32) for n in range(many)}
     reshard.save(tmp_path / "data" / "many", tensors)
     assert stored

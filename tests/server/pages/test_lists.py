@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.conversions.conversions import Filters
-from reshard_server.observability import audit
-from reshard_server.pages import wording
-from reshard_server.pages.conversions.conversion_pages import PAGE_SIZE
+from reshard_server.observability import logs
+from reshard_server.pages import rendering
+from reshard_server.pages.conversion_pages import PAGE_SIZE
 from reshard_server.schemas.conversion import SeveralTargets
 
 from tests.server.claimed import begun
@@ -79,7 +79,7 @@ def test_several_targets_take_one_line(served: Served, ann: Browser) -> None:
     ],
 )
 def test_times_from_now(ago: timedelta, text: str) -> None:
-    assert wording.ago_text(NOW - ago, NOW) == text
+    assert rendering.ago_text(NOW - ago, NOW) == text
 
 
 def test_the_absolute_time_is_there_too(served: Served, ann: Browser) -> None:
@@ -87,14 +87,14 @@ def test_the_absolute_time_is_there_too(served: Served, ann: Browser) -> None:
     assert found is not None
     ann.go("/conversions")
     assert (
-        f'datetime="{found.created_at.isoformat()}" title="{wording.moment_text(found.created_at)}">just now<'
+        f'datetime="{found.created_at.isoformat()}" title="{rendering.moment_text(found.created_at)}">just now<'
         in ann.answer.text
     )
 
 
 def test_long_reasons_are_cut_behind_a_word() -> None:
-    assert wording.shortened("short") == "short"
-    assert wording.shortened("many words here", 10) == "many …"
+    assert rendering.shortened("short") == "short"
+    assert rendering.shortened("many words here", 10) == "many …"
 
 
 @pytest.mark.parametrize(
@@ -214,10 +214,10 @@ def test_each_one_is_in_the_audit_log(
 ) -> None:
     chosen = [served.create(target=f"data/{n}") for n in range(3)]
     key = ann.go("/conversions").form("/conversions/cancel").fields["form_key"]
-    with caplog.at_level(logging.INFO, audit.NAME):
+    with caplog.at_level(logging.INFO, logs.NAME):
         caplog.clear()  # another test's level may have let the requests before through
         cancel(ann, key, chosen)
-    (line,) = [r for r in caplog.records if r.name == audit.NAME]
+    (line,) = [r for r in caplog.records if r.name == logs.NAME]
     assert line.__dict__["conversions"].split() == chosen
     assert line.__dict__["targets"] == ["data/0", "data/1", "data/2"]
 
@@ -255,7 +255,7 @@ def test_the_place_in_the_queue(served: Served, ann: Browser) -> None:
     ],
 )  # fmt: skip
 def test_places_in_words(place: int | None, text: str) -> None:
-    assert wording.place_text(place) == text
+    assert rendering.place_text(place) == text
 
 
 def test_before_the_first_progress_it_plans(served: Served, ann: Browser) -> None:

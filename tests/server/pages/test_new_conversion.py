@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reshard_server.pages.conversions.conversion_form import TEXTS
-from reshard_server.pages.conversions.form_fields import FLAGS
+from reshard_server.pages.conversion_form import FLAGS, TEXTS
 from reshard_server.schemas.conversion import OneTarget
 
 import reshard

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from reshard_server.pages.sign_in import path_after
+from reshard_server.pages.visitor import path_after
 
 from tests.server.pages.browser import ORIGIN, Browser
 from tests.server.served import Served

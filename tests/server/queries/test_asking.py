@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.api.openapi.answers import FINGERPRINT, INSPECTION, VERIFICATION
+from reshard_server.api.openapi.description import FINGERPRINT, INSPECTION, VERIFICATION
 
 import reshard
 from reshard.surface.answers import inspection

@@ -11,15 +11,14 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Tokens
-from reshard_server.db.conversions import claims, conversions, executors
+from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.database import open_database
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.schedules.check_schedule import check_schedule, first_look
-from reshard_server.schedules.loop import tick_all
+from reshard_server.schedules.loop import recover, settle, tick_all
 from reshard_server.schedules.scheduling import Scheduling
-from reshard_server.schedules.settle_runs import recover, settle
 from reshard_server.schemas.conversion import Conversion, targets_of
 from reshard_server.schemas.schedule import ScheduleBody, ScheduleRun
 from reshard_server.settings import Settings
@@ -68,7 +67,7 @@ class Bench:
         chosen = Settings.model_validate({"tokens": token_settings(), **given})
         database = open_database(chosen)
         self.engines.append(database)
-        executors.beat(database, executor)
+        claims.beat(database, executor)
         return Scheduling(
             chosen, database, Tokens(chosen.tokens), Roots.of(chosen.roots), executor, self._wake
         )

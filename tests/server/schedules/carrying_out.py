@@ -6,10 +6,8 @@ from typing import Any
 
 from reshard_server.db.conversions import claims
 from reshard_server.jobs.child_request import make_child_request
-from reshard_server.schemas.delta import OneDelta
-from reshard_server.worker.convert import convert_all
-from reshard_server.worker.make_delta import publish_version
-from reshard_server.worker.throttle import ProgressThrottle
+from reshard_server.schemas.conversion import OneDelta
+from reshard_server.worker.convert import ProgressThrottle, convert_all, publish_version
 
 from tests.server.claimed import claimed
 from tests.server.schedules.bench import Bench

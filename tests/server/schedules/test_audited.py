@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.observability.audit import NAME
+from reshard_server.observability.logs import NAME
 
 from tests.server.schedules.bench import Bench, write_step
 

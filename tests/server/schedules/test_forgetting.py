@@ -8,10 +8,10 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
-from reshard_server.db.conversions import ended
-from reshard_server.db.schedules import forget_runs as forgetting_runs
+from reshard_server.db.conversions import rows
+from reshard_server.db.schedules import runs as forgetting_runs
 from reshard_server.db.schedules import schedules
-from reshard_server.db.schedules.forget_runs import among, expanded, progressions
+from reshard_server.db.schedules.runs import among, expanded, progressions
 from reshard_server.db.tables import SCHEDULE_FORGOTTEN, SCHEDULE_RUNS
 from reshard_server.schedules.scheduling import Scheduling
 
@@ -84,7 +84,7 @@ def test_a_run_that_is_not_dealt_with_is_kept(any_bench: Bench, keeps_two: Sched
     assert list(bench.told()) == ["1", "2", "3", "4", "5"]
     bench.end("1")
     bench.settle(keeps_two)
-    ended.remove_ended(bench.db, bench.now + 1e6)  # the failed one cannot be retried any more
+    rows.remove_ended(bench.db, bench.now + 1e6)  # the failed one cannot be retried any more
     steps(bench, keeps_two, [6])
     assert "1" not in bench.told()
     assert "2" not in bench.told()

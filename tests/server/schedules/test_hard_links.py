@@ -9,8 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from reshard_server.schedules.folder_listing import GoneError, listing
-from reshard_server.schedules.hard_links import StoppedError, link_step, remove_links
+from reshard_server.schedules.hard_links import (
+    GoneError,
+    StoppedError,
+    link_step,
+    listing,
+    remove_links,
+)
 
 from tests.server.schedules.bench import write_step
 

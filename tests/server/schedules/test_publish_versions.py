@@ -12,8 +12,7 @@ import pytest
 from reshard_server.db.conversions import conversions
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.run_now import run_now
-from reshard_server.schemas.conversion import OneTarget
-from reshard_server.schemas.delta import OneDelta
+from reshard_server.schemas.conversion import OneDelta, OneTarget
 
 import reshard
 from tests.server.schedules.bench import Bench

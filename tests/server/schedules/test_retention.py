@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from reshard_server.db.schedules import outputs as schedule_outputs
-from reshard_server.schedules.made_outputs import output_stamp
+from reshard_server.schedules.outputs import output_stamp
 
 from reshard.storage.local import finished_output
 from reshard.storage.location import locate

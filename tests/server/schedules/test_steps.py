@@ -9,7 +9,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import orbax.checkpoint.experimental.v1 as ocp1
 import pytest
-from reshard_server.schedules.steps import covered_steps, step_folders
+from reshard_server.schedules.watch_steps import covered_steps, step_folders
 from reshard_server.schemas.schedule import NewSteps
 
 import reshard

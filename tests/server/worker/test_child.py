@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.worker.children import Children
-from reshard_server.worker.process import ChildProcess, Message, _has_room, how_ended
+from reshard_server.worker.children import ChildProcess, Children, Message, _has_room, how_ended
 
 import reshard
 from tests.server.jobs.world import is_gone

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reshard_server.worker import children as starting
-from reshard_server.worker.children import Children
-from reshard_server.worker.process import ChildProcess, Message
+from reshard_server.worker.children import ChildProcess, Children, Message
 from reshard_server.worker.template import _Forks
 
 import reshard

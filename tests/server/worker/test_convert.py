@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.worker.convert import convert_all
-from reshard_server.worker.throttle import ProgressThrottle
+from reshard_server.worker.convert import ProgressThrottle, convert_all
 
 import reshard
 from reshard.errors import ResumeError

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reshard_server.worker.make_delta import publish_version
-from reshard_server.worker.throttle import ProgressThrottle
+from reshard_server.worker.convert import ProgressThrottle, publish_version
 
 import reshard
 from reshard.errors import MemoryBudgetError, PlanError, TargetExistsError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reshard_server.worker.plan_picture import is_resplit, moved_bytes, overlap
+from reshard_server.worker.answer import is_resplit, moved_bytes, overlap
 
 from reshard.geometry.grid import Grid
 

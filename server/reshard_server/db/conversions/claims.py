@@ -12,18 +12,21 @@ conversions of tokens that run fewer than their limit, it takes the first by
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Callable, Collection
+import socket
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import sqlalchemy as sa
 
-from reshard_server.db.clock import clock_of
-from reshard_server.db.conversions.ended import count_ended, moved_bytes
-from reshard_server.db.notify import notify
+from reshard_server.db.clock import clock_of, now_of
+from reshard_server.db.connections import notify
+from reshard_server.db.conversions.rows import count_ended, moved_bytes
 from reshard_server.db.tables import CONVERSIONS, EXECUTORS, TURNS
-from reshard_server.schemas.conversion import ProgressState
+from reshard_server.host_clock import host_seconds
+from reshard_server.schemas.conversion import Conversion, ProgressState
 
 End = Literal["succeeded", "failed", "cancelled"]
 Held = Literal["running", "cancelling"]
@@ -280,3 +283,129 @@ def _changed(db: sa.Engine, claim: Claim, change: sa.UpdateBase, **values: Any) 
 
 def _named(claim: Claim) -> dict[str, str]:
     return {"of": claim.conversion, "its_claim": claim.text}
+
+
+_ORDER = (_C.priority.desc(), _C.created_at, _C.id)
+"""The order of one token's conversions."""
+
+Head = tuple[int, float, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A token with conversions in the queue.
+
+    Attributes:
+        running: the number of its running conversions.
+        queued: the number of its waiting conversions.
+        turn: number of its last turn; 0 for none.
+        head: the sort key of its first conversion in the queue.
+    """
+
+    running: int
+    queued: int
+    turn: int
+    head: Head
+
+    def is_before(self, other: _Waiting) -> bool:
+        """True if this token's turn comes first when both are at one level."""
+        if self.running != other.running:  # the lower one needs a turn to reach this level
+            return self.running > other.running
+        return (self.turn, self.head) < (other.turn, other.head)
+
+    def starts_before(self, other: _Waiting, rank: int) -> int:
+        """The number of conversions that this token starts before the other token's conversion of this rank."""
+        level = other.running + rank - 1
+        if self.running > level:
+            return 0
+        return min(self.queued, level - self.running + self.is_before(other))
+
+
+def places(db: sa.Engine, conversions: Iterable[Conversion]) -> dict[str, int]:
+    """The place of each queued conversion, by id; 1 is next."""
+    ids = [c.id for c in conversions if c.state == "queued"]
+    if not ids:
+        return {}
+    with db.connect() as connection:
+        ranks = connection.execute(_ranks(ids)).all()
+        waiting = _waiting(connection) if ranks else {}
+    by_id = {}
+    for row in ranks:
+        own = waiting.get(row.token)
+        if own is not None:
+            others = (other for token, other in waiting.items() if token != row.token)
+            by_id[row.id] = row.rank + sum(o.starts_before(own, row.rank) for o in others)
+    return by_id
+
+
+def _ranks(ids: Collection[str]) -> sa.Select[tuple[str, str, int]]:
+    """The rank of each conversion among those of its own token."""
+    tokens = sa.select(_C.token).where(_C.id.in_(ids)).distinct()
+    rank = sa.func.row_number().over(partition_by=_C.token, order_by=_ORDER).label("rank")
+    ranked = (
+        sa.select(_C.id, _C.token, rank)
+        .where(_C.state == "queued", _C.token.in_(tokens))
+        .subquery()
+    )
+    return sa.select(ranked.c.id, ranked.c.token, ranked.c.rank).where(ranked.c.id.in_(ids))
+
+
+def _waiting(connection: sa.Connection) -> dict[str, _Waiting]:
+    running = _counts(connection, HELD)
+    queued = _counts(connection, ("queued",))
+    turns = {row.token: row.number for row in connection.execute(sa.select(TURNS))}
+    number = sa.func.row_number().over(partition_by=_C.token, order_by=_ORDER).label("number")
+    ranked = (
+        sa.select(_C.token, _C.priority, _C.created_at, _C.id, number)
+        .where(_C.state == "queued")
+        .subquery()
+    )
+    heads = connection.execute(sa.select(ranked).where(ranked.c.number == 1)).all()
+    return {
+        row.token: _Waiting(
+            running.get(row.token, 0),
+            queued.get(row.token, 0),
+            turns.get(row.token, 0),
+            (-row.priority, row.created_at, row.id),
+        )
+        for row in heads
+    }
+
+
+def _counts(connection: sa.Connection, states: Collection[str]) -> dict[str, int]:
+    """The number of conversions of each token in these states."""
+    query = sa.select(_C.token, sa.func.count().label("many")).where(_C.state.in_(states))
+    return {row.token: row.many for row in connection.execute(query.group_by(_C.token))}
+
+
+FORGOTTEN_SECONDS = 3600.0
+"""Seconds that rows of dead executors are kept, for investigations."""
+
+_E = EXECUTORS.c
+
+
+def beat(db: sa.Engine, executor: str) -> None:
+    """Records a heartbeat, and sets the records' clock by the database's answer."""
+    now = now_of(db)
+    with db.begin() as connection:
+        heartbeat = EXECUTORS.update().where(_E.id == executor).values(heartbeat_at=now)
+        before = host_seconds()
+        recorded_at = connection.scalar(heartbeat.returning(_E.heartbeat_at))
+        if recorded_at is not None:
+            clock_of(db).learn(recorded_at, before)
+        else:
+            row = {"id": executor, "host": socket.gethostname(), "pid": os.getpid()}
+            connection.execute(EXECUTORS.insert().values(**row, heartbeat_at=now))
+        connection.execute(EXECUTORS.delete().where(_E.heartbeat_at < now - FORGOTTEN_SECONDS))
+
+
+def leave(db: sa.Engine, executor: str) -> None:
+    """Removes this process, which ends."""
+    with db.begin() as connection:
+        connection.execute(EXECUTORS.delete().where(_E.id == executor))
+
+
+def forget_all(db: sa.Engine) -> None:
+    """Removes all executors; for a process that is the only one."""
+    with db.begin() as connection:
+        connection.execute(EXECUTORS.delete())

@@ -12,28 +12,23 @@ change the same row succeeds::
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
 from reshard_server.db.clock import clock_of
-from reshard_server.db.conversions.ended import count_ended
-from reshard_server.db.conversions.rows import ENDED, conversion_of
-from reshard_server.db.documents import bytes_of, fitting
-from reshard_server.db.notify import notify
-from reshard_server.db.other_versions import readable, recorded
-from reshard_server.db.page_tokens import page_key, page_token
-from reshard_server.db.stored.used import pin_stored
+from reshard_server.db.connections import notify
+from reshard_server.db.conversions.rows import ENDED, conversion_of, count_ended
+from reshard_server.db.documents import bytes_of, fitting, page_key, page_token, readable, recorded
+from reshard_server.db.stored.kinds import pin_stored
 from reshard_server.db.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPOTENCY
-from reshard_server.schemas.conversion import (
-    Conversion,
-    ConversionPage,
-    JobRequest,
-)
-from reshard_server.schemas.job import State
+from reshard_server.schemas.conversion import Conversion, ConversionPage, JobRequest, State
 
 _C = CONVERSIONS.c
 _OF_ATTEMPTS = ("progress", "result", "read_bytes", "error", "started_at", "ended_at")
@@ -304,3 +299,66 @@ def _after(key: tuple[Any, ...]) -> sa.ColumnElement[bool]:
 def _new_id(now: float) -> str:
     """A hex id that sorts by time: milliseconds, then random bits."""
     return f"{int(now * 1000):012x}{secrets.token_hex(8)}"
+
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 0.25
+INTERVAL_AFTER_FAILURE_SECONDS = 2.0
+
+
+@dataclass(eq=False)
+class Watcher:
+    """Waits for changes of a conversion after a revision.
+
+    Attributes:
+        newest: the last state that was read; None if the conversion was deleted.
+        wake: set on each change.
+    """
+
+    conversion: str
+    revision: int
+    newest: Conversion | None = None
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(eq=False)
+class Feed:
+    """The watchers, and the task that polls for them while there are any."""
+
+    db: sa.Engine
+    watchers: set[Watcher] = field(default_factory=set)
+    task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def watching(self, conversion: str, revision: int) -> Iterator[Watcher]:
+        """A watcher of the changes after this revision."""
+        watcher = Watcher(conversion, revision)
+        self.watchers.add(watcher)
+        if self.task is None or self.task.done():
+            self.task = asyncio.create_task(self._poll())
+        try:
+            yield watcher
+        finally:
+            self.watchers.discard(watcher)
+
+    async def _poll(self) -> None:
+        while self.watchers:
+            try:
+                await self._wake_changed()
+                await asyncio.sleep(INTERVAL_SECONDS)
+            except sa.exc.SQLAlchemyError as error:
+                LOG.warning("cannot read the records for streams of events: %s", error)
+                await asyncio.sleep(INTERVAL_AFTER_FAILURE_SECONDS)
+
+    async def _wake_changed(self) -> None:
+        watched = {w.conversion for w in self.watchers}
+        now = await asyncio.to_thread(revisions, self.db, watched)
+        behind = [w for w in self.watchers if now.get(w.conversion) != w.revision]
+        if not behind:
+            return
+        conversions = await asyncio.to_thread(get_many, self.db, {w.conversion for w in behind})
+        for watcher in behind:
+            watcher.newest = conversions.get(watcher.conversion)
+            watcher.revision = watcher.newest.revision if watcher.newest else -1
+            watcher.wake.set()

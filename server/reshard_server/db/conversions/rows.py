@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.dialects import postgresql, sqlite
 
-from reshard_server.db.other_versions import read, unreadable
+from reshard_server.db.documents import read, unreadable
+from reshard_server.db.tables import CONVERSION_LABELS, CONVERSIONS, ENDED_TOTALS, IDEMPOTENCY
 from reshard_server.schemas.conversion import (
     Conversion,
     JobRequest,
     ProgressState,
+    State,
     result_url,
 )
-from reshard_server.schemas.job import State
 
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
 
@@ -56,3 +59,66 @@ def _conversion(row: sa.Row[Any], request: JobRequest) -> Conversion:
 def moment(seconds: float) -> datetime:
     """The datetime of a recorded time."""
     return datetime.fromtimestamp(seconds, UTC)
+
+
+BATCH = 500
+"""Rows per transaction, so that requests need not wait long."""
+
+
+def remove_ended(db: sa.Engine, before: float) -> int:
+    """Deletes conversions that ended before a time, with their labels and keys; returns their number."""
+    gone = 0
+    while number := _remove_some(db, before):
+        gone += number
+    return gone
+
+
+def _remove_some(db: sa.Engine, before: float) -> int:
+    ended = CONVERSIONS.c.state.in_(ENDED) & (CONVERSIONS.c.ended_at < before)
+    with db.begin() as connection:
+        ids = list(connection.scalars(sa.select(CONVERSIONS.c.id).where(ended).limit(BATCH)))
+        for table in (CONVERSION_LABELS, IDEMPOTENCY):
+            connection.execute(table.delete().where(table.c.conversion.in_(ids)))
+        # Checked again: one may have been queued again in between.
+        return connection.execute(
+            CONVERSIONS.delete().where(CONVERSIONS.c.id.in_(ids), ended)
+        ).rowcount
+
+
+BUCKET_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
+LONGER = 0
+"""The bucket of conversions that took longer than the last bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Conversions that ended in one state, with a duration in one bucket."""
+
+    state: str
+    within_seconds: int
+    conversions: int
+    seconds: float
+    moved_bytes: int
+
+
+def count_ended(connection: sa.Connection, state: str, seconds: float, moved_bytes: int) -> None:
+    """Adds one ended conversion."""
+    within = next((b for b in BUCKET_SECONDS if seconds <= b), LONGER)
+    new = {"conversions": 1, "seconds": seconds, "moved_bytes": moved_bytes}
+    sum_of = {name: ENDED_TOTALS.c[name] + value for name, value in new.items()}
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    added = insert(ENDED_TOTALS).values(state=state, within_seconds=within, **new)
+    keys = ["state", "within_seconds"]
+    connection.execute(added.on_conflict_do_update(index_elements=keys, set_=sum_of))
+
+
+def totals(db: sa.Engine) -> list[Total]:
+    """Every total, by state and bucket."""
+    query = sa.select(ENDED_TOTALS).order_by(ENDED_TOTALS.c.state, ENDED_TOTALS.c.within_seconds)
+    with db.connect() as connection:
+        return [Total(**row._mapping) for row in connection.execute(query)]
+
+
+def moved_bytes(result: list[dict[str, Any]] | None) -> int:
+    """The moved bytes in a conversion's reports."""
+    return sum(int(report.get("moved_bytes") or 0) for report in result or ())

@@ -1,4 +1,4 @@
-"""Alembic's script for each command; it uses the connection that ``db.migrate`` has opened and locked."""
+"""Alembic's script for each command; it uses the connection that ``db.database`` has opened and locked."""
 
 from __future__ import annotations
 

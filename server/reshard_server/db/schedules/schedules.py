@@ -13,16 +13,19 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from reshard_server.db.clock import clock_of
+from reshard_server.db.connections import notify
 from reshard_server.db.conversions.rows import moment
-from reshard_server.db.documents import bytes_of, fitting, stored_bytes
-from reshard_server.db.notify import notify
-from reshard_server.db.other_versions import (
+from reshard_server.db.documents import (
+    bytes_of,
+    fitting,
+    page_key,
+    page_token,
     read,
     readable,
     recorded,
+    stored_bytes,
     unknown_members,
 )
-from reshard_server.db.page_tokens import page_key, page_token
 from reshard_server.db.quotas import check_schedule
 from reshard_server.db.tables import (
     SCHEDULE_FORGOTTEN,

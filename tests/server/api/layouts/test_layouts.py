@@ -11,8 +11,7 @@ import httpx
 import pytest
 from reshard_server.db.database import open_database
 from reshard_server.db.stored import versions
-from reshard_server.db.stored.kinds import LAYOUT
-from reshard_server.db.stored.used import content_then
+from reshard_server.db.stored.kinds import LAYOUT, content_then
 from reshard_server.errors.problems import ProblemError
 from reshard_server.settings import Settings
 

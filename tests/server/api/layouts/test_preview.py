@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reshard_server.api.openapi.answers import LAYOUT as ANSWER
+from reshard_server.api.openapi.description import LAYOUT as ANSWER
 
 from tests.server.served import Served
 

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from reshard_server.db import documents as sizes
 from reshard_server.db.database import open_database
 from reshard_server.db.stored import versions
-from reshard_server.db.stored.kinds import LAYOUT
-from reshard_server.db.stored.used import content_then
+from reshard_server.db.stored.kinds import LAYOUT, content_then
 from reshard_server.db.tables import LAYOUTS
 from reshard_server.settings import MIB, Settings
 

@@ -10,8 +10,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from reshard_server.db.conversions import conversions
-from reshard_server.db.stored.kinds import MAP
-from reshard_server.db.stored.used import content_then
+from reshard_server.db.stored.kinds import MAP, content_then
 from reshard_server.db.tables import MAPS
 from reshard_server.jobs.child_request import make_child_request
 

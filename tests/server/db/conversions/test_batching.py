@@ -8,11 +8,10 @@ import pytest
 import sqlalchemy as sa
 from anyio import CapacityLimiter
 from reshard_server.db.clock import clock_of
-from reshard_server.db.conversions import batching as together
-from reshard_server.db.conversions import conversions, idempotency
-from reshard_server.db.conversions.batching import BatchRecorder, Made
+from reshard_server.db.conversions import conversions, created
+from reshard_server.db.conversions import created as together
 from reshard_server.db.conversions.conversions import Filters
-from reshard_server.db.conversions.idempotency import Submission
+from reshard_server.db.conversions.created import BatchRecorder, Made, Submission
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schemas.conversion import Conversion, OneTarget
 
@@ -86,7 +85,7 @@ def test_keys_sent_again_hold_up_no_others(db: sa.Engine) -> None:
 
 
 def test_a_key_of_another_request_is_refused_alone(db: sa.Engine) -> None:
-    idempotency.create_once(db, asked(0, key="k"), 100)
+    created.create_once(db, asked(0, key="k"), 100)
     found = create(db, [asked(1), asked(2, key="k"), asked(3)])
     assert [isinstance(one, ProblemError) for one in found] == [False, True, False]
     assert "the Idempotency-Key 'k' was sent before with another request" in str(found[1])
@@ -103,16 +102,16 @@ def test_too_many_of_one_token_are_no_matter_of_others(db: sa.Engine) -> None:
 
 
 def test_a_key_is_known_though_too_many_wait(db: sa.Engine) -> None:
-    first, _ = idempotency.create_once(db, asked(0, key="k"), 1)
+    first, _ = created.create_once(db, asked(0, key="k"), 1)
     assert create(db, [asked(0, key="k")], most=1) == [(first, False)]
 
 
 def test_a_key_that_is_known_no_longer_leads_to_another(
     db: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, _ = idempotency.create_once(db, asked(0, key="k"), 100)
-    monkeypatch.setattr(idempotency, "KEPT_SECONDS", -1)
-    second, is_new = idempotency.create_once(db, asked(0, key="k"), 100)
+    first, _ = created.create_once(db, asked(0, key="k"), 100)
+    monkeypatch.setattr(created, "KEPT_SECONDS", -1)
+    second, is_new = created.create_once(db, asked(0, key="k"), 100)
     assert is_new
     assert second.id != first.id
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db.conversions import claims, conversions, executors
+from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.database import open_database
@@ -19,9 +19,9 @@ from reshard_server.schemas.conversion import (
     OneTarget,
     ProgressState,
     SeveralTargets,
+    State,
     TargetRequest,
 )
-from reshard_server.schemas.job import State
 from reshard_server.settings import Settings
 
 from tests.server.by_state import of_states
@@ -118,7 +118,7 @@ def test_an_attempt_after_a_dead_one_is_counted_and_keeps_the_first_start(db: sa
     new = made(db).id
     begun(db, new)
     first = conversions.get(db, new)
-    assert claims.take_from_silent(db, executors.now_of(db), "one", ()) == 1
+    assert claims.take_from_silent(db, claims.now_of(db), "one", ()) == 1
     begun(db, new)
     second = conversions.get(db, new)
     assert first and second and first.started_at is not None

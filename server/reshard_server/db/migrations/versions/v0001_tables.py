@@ -1,4 +1,4 @@
-"""The tables of version 0.1.0, which ``db.migrate`` makes from ``db.tables``: the number that the first step continues."""
+"""The tables of version 0.1.0, which ``db.database`` makes from ``db.tables``: the number that the first step continues."""
 
 from __future__ import annotations
 

@@ -8,25 +8,35 @@ failure leaves no hole. The folder counts, not the plan::
     weight_v000003   delta    on weight_v000002: the step of that version is compared, by the same map
     weight_v000004   full     the training run had deleted that step, or ``anchor_every`` was reached
 
-If a delta cannot be made after all, its conversion makes a full version (``worker.make_delta``).
+If a delta cannot be made after all, its conversion makes a full version (``worker.convert``).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from reshard.surface.places import Location, version_of_name, version_text
+from reshard.errors import StorageError
+from reshard.surface.places import (
+    Location,
+    remove_finished,
+    stamp_of_finished,
+    version_of_name,
+    version_text,
+)
+from reshard_server.auth.local_root import REMOVED_PREFIX
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.outputs import Output
 from reshard_server.db.schedules.schedules import StoredSchedule
-from reshard_server.schedules.made_outputs import is_full_version, output_stamp
-from reshard_server.schedules.scheduling import Scheduling
-from reshard_server.schemas.schedule import PublishedVersions
+from reshard_server.errors.problems import OF_A_BUCKET, ProblemError, words_of
+from reshard_server.observability.logs import audit
+from reshard_server.schedules.scheduling import Scheduling, UnfitError
+from reshard_server.schemas.schedule import NewSteps, PublishedVersions
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +159,124 @@ def kept_versions(scheduling: Scheduling, existing: list[Output], keep: int) -> 
             break
         kept.insert(0, output)
     return {output.id for output in kept}
+
+
+LOG = logging.getLogger(__name__)
+
+REMOVE_SECONDS = 120.0
+"""Seconds that the schedules wait while objects are deleted; the rest is deleted later."""
+
+
+def record_made(scheduling: Scheduling, conversion: str) -> None:
+    """Records the stamp of each output after the conversion succeeded."""
+    db = scheduling.database
+    for output in schedule_outputs.of_conversion(db, conversion):
+        made = _stamp(scheduling, output)
+        if made is None:
+            schedule_outputs.forget(db, output)
+        else:
+            schedule_outputs.set_made(db, output, made)
+
+
+def remove_old(scheduling: Scheduling, stored: StoredSchedule) -> None:
+    """Removes the outputs beyond those that the schedule keeps now."""
+    if stored.body.keep is None:
+        return
+    for template in sorted({requested.target for requested in stored.body.targets}):
+        try:
+            old = _too_old(scheduling, stored, template, stored.body.keep)
+        except (ProblemError, StorageError) as error:  # looked at again after the next conversion
+            LOG.warning("old outputs of %s are not removed now: %s", stored.name, words_of(error))
+            continue
+        for output in old:
+            if schedule_outputs.begin_removing(scheduling.database, output):
+                finish_removing(scheduling, stored, output)
+
+
+def finish_removing(scheduling: Scheduling, stored: StoredSchedule, output: Output) -> None:
+    """Removes an output whose removal has begun, with the rights of the schedule."""
+    try:
+        target = scheduling.roots.writable(scheduling.caller(stored), output.target)
+        if _remove(scheduling, target, output):
+            where = f"/v1/schedules/{stored.name}"
+            audit("removed", caller=stored.token, resource=where, targets=[output.target])
+    except (UnfitError, ProblemError) as refused:
+        LOG.warning("%s is not removed: %s", output.target, words_of(refused))
+        if isinstance(refused, ProblemError) and refused.kind in OF_A_BUCKET:
+            return  # tried again later
+    except (OSError, StorageError) as error:
+        LOG.warning("%s cannot be removed: %s", output.target, error)
+        return  # tried again later
+    schedule_outputs.forget(scheduling.database, output)
+
+
+def _too_old(
+    scheduling: Scheduling, stored: StoredSchedule, template: str, keep: int
+) -> list[Output]:
+    """Existing outputs beyond those to keep, oldest first; only those that this kind of schedule made."""
+    by_steps = isinstance(stored.body.when, NewSteps)
+    existing = []
+    for output in schedule_outputs.made(scheduling.database, stored.name, template):
+        if _is_there(scheduling, output):
+            existing.append(output)
+        else:
+            schedule_outputs.forget(scheduling.database, output)
+    counted = [o for o in existing if (o.step is not None) == by_steps]
+    counted.sort(key=lambda o: (o.step or 0, o.at))
+    if stored.body.delta is not None:
+        kept = kept_versions(scheduling, counted, keep)
+        # The latest first, so that a delta goes before the version on which it stands.
+        return [output for output in reversed(counted) if output.id not in kept]
+    return counted[:-keep]
+
+
+def _is_there(scheduling: Scheduling, output: Output) -> bool:
+    """True if the output exists. Raises ProblemError if a bucket does not answer."""
+    try:
+        return _stamp(scheduling, output) == output.stamp
+    except ProblemError as problem:
+        if problem.kind in OF_A_BUCKET:
+            raise
+        return False
+
+
+def _stamp(scheduling: Scheduling, output: Output) -> str | None:
+    place = scheduling.roots.recheck(output.target)
+    return scheduling.roots.ask(output.target, lambda: output_stamp(place))
+
+
+def _remove(scheduling: Scheduling, target: Location, output: Output) -> bool:
+    """Removes the output; False if it is gone or something else has its name."""
+    return scheduling.roots.ask(
+        output.target, lambda: remove(target, output.id, output.stamp or ""), REMOVE_SECONDS
+    )
+
+
+RECORD = "slices.json"
+INDEX = "model.safetensors.index.json"
+"""The record of a delta, which has no other and writes it last."""
+
+RECORDS = (RECORD, INDEX)
+
+
+def output_stamp(output: Location) -> str | None:
+    """A stamp that changes when something else replaces a converted checkpoint; None without a checkpoint."""
+    return stamp_of_finished(output, RECORDS)
+
+
+def is_full_version(output: Location) -> bool:
+    """True if a version of the weights needs no other: a conversion leaves its record there, a delta does not."""
+    return (output / RECORD).is_file()
+
+
+def remove(output: Location, number: str, known: str) -> bool:
+    """Removes an output; False if it is gone or something else has its name.
+
+    Args:
+        number: distinguishes it from other outputs.
+        known: its stamp.
+    """
+    is_removed = remove_finished(output, known, RECORDS, f"{REMOVED_PREFIX}{number[:32]}")
+    if is_removed:
+        LOG.info("removed %s, an old output of a schedule", output)
+    return is_removed

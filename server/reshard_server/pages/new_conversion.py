@@ -13,12 +13,15 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from reshard.errors import ReshardError
-from reshard_server.api.answer_or_stream import answer_to
+from reshard_server.api.answers import answer_to
 from reshard_server.api.caller import Serving, looked_up
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import ProblemError, problem_of
 from reshard_server.observability.logs import ABOUT
-from reshard_server.pages.conversions.conversion_form import (
+from reshard_server.pages.checkpoint_pages import sources
+from reshard_server.pages.conversion_form import (
+    FIELDS_OF,
+    FLAGS,
     TEXTS,
     ConversionForm,
     empty_form,
@@ -28,10 +31,8 @@ from reshard_server.pages.conversions.conversion_form import (
     request_of,
     sent_form,
 )
-from reshard_server.pages.conversions.form_fields import FIELDS_OF, FLAGS
 from reshard_server.pages.plan_pictures import DrawnPlan, planned
 from reshard_server.pages.rendering import page
-from reshard_server.pages.source_choices import sources
 from reshard_server.pages.stored import stored_choices
 from reshard_server.pages.visitor import Changing, Form, Visitor
 from reshard_server.resources import conversions as resource
