@@ -90,11 +90,11 @@ class TokenSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(description="Who it is, in logs and records.", min_length=1, max_length=64)
+    name: str = Field(description="Its name in logs and records.", min_length=1, max_length=64)
     sha256: str = Field(
         description="SHA-256 of the token, 64 hex digits.", pattern="^[0-9a-f]{64}$"
     )
-    scopes: frozenset[Scope] = Field(description="What it may do.")
+    scopes: frozenset[Scope] = Field(description="The scopes that it has.")
     read: frozenset[str] = Field(
         default=frozenset(), description="Roots that it may read; '*' for all."
     )
@@ -103,7 +103,7 @@ class TokenSettings(BaseModel):
     )
     expires: datetime | None = Field(
         default=None,
-        description="When it ends: a time with its zone, or a day, at whose beginning in UTC it ends.",
+        description="Its end: a time with its zone, or a day, at whose beginning in UTC it ends.",
     )
 
     @field_validator("expires", mode="before")
@@ -185,7 +185,7 @@ class Settings(BaseSettings):
         16.0,
         gt=0,
         allow_inf_nan=False,
-        description="How many times as large as its source a target may be, and 1 GiB more.",
+        description="A target may be this many times as large as its source, and 1 GiB more.",
     )
     run_seconds: float = Field(
         0, ge=0, description="Most seconds that one conversion may run; 0: no limit."

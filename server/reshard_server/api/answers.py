@@ -151,7 +151,7 @@ class MaskedRoute(ParsedBodyRoute):
 
 
 def _names_another_verb(path: str, route: str) -> bool:
-    """Whether the route took a path such as ``NAME:pause`` for a name; the handler refuses that."""
+    """True if the route took a path such as ``NAME:pause`` for a name; the handler refuses that."""
     return ":" in path.rpartition("/")[2] and ":" not in route.rpartition("/")[2]
 
 
@@ -162,7 +162,7 @@ def mask_of(request: Request) -> Mask | None:
 
 
 def wants(mask: Mask | None, member: str) -> bool:
-    """Whether the mask includes a member of the answer."""
+    """True if the mask includes a member of the answer."""
     return mask is None or member in mask
 
 

@@ -20,7 +20,7 @@ from reshard_server.services import Services
 ROUTER = APIRouter(tags=["operation"])
 
 ANSWER_SECONDS = 2.0
-"""How long the database may take to answer; readiness probes do not wait long."""
+"""Seconds for the answer of the database; readiness probes do not wait long."""
 
 RETRY_AFTER = "10"
 

@@ -153,7 +153,7 @@ def _bounds(first: str | None, last: str | None, total: int) -> tuple[int, int] 
 
 
 def is_known(if_none_match: str | None, tag: str) -> bool:
-    """Whether the client's tags name this state; weak comparison, as for any GET."""
+    """True if the client's tags name this state; weak comparison, as for any GET."""
     given = [known.strip() for known in (if_none_match or "").split(",")]
     return "*" in given or tag in (known.removeprefix("W/") for known in given)
 

@@ -86,11 +86,7 @@ def _delta(roots: Roots, request: OneDelta) -> dict[str, Any]:
 
 def data_bytes(budget: int, workers: int) -> int:
     """The address space that the kernel allows a child with this memory budget."""
-    return budget + BESIDE_BUDGET_BYTES + BESIDE_THREAD_BYTES * (workers + _processors())
-
-
-def _processors() -> int:
-    return os.cpu_count() or 1
+    return budget + BESIDE_BUDGET_BYTES + BESIDE_THREAD_BYTES * (workers + (os.cpu_count() or 1))
 
 
 def _budget(max_memory: str | int | None, settings: Settings) -> int:

@@ -110,7 +110,7 @@ def _walk(
     )
     for each in sorted({*names, *files}):
         below = (*key, each)
-        if each not in inner and (_is_after(below, after) or _contains(below, after)):
+        if each not in inner and (_is_after(below, after) or after[: len(below)] == below):
             yield from _look(folder / each, f"{name}/{each}", below, after, is_file=each in files)
 
 
@@ -134,11 +134,6 @@ def _files_of_root(root: Location) -> list[str]:
 
 def _is_after(key: Key, place: Key) -> bool:
     return key > place
-
-
-def _contains(key: Key, place: Key) -> bool:
-    """True if the folder contains a place or is the place; then folders in it may come after the place."""
-    return place[: len(key)] == key
 
 
 def _names(folder: Location, key: Key, names_of: Callable[[Location], list[str]]) -> list[str]:

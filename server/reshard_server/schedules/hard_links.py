@@ -50,7 +50,7 @@ def link_step(step: Path, at: Path, *, requested: bool, stopping: Callable[[], b
         before = _listed(step, requested=requested)
         why = _why_not(before, step) or _link_files(before, step, at, stopping)
         check_whole(before, step)
-        if _is_young(before, requested=requested):
+        if not requested and time.time() - before.written_ns / 1e9 < 2 * SLACK_SECONDS:
             time.sleep(SETTLING_SECONDS)
             check_whole(before, step)
         is_linked = why is None
@@ -92,10 +92,6 @@ def _listed(step: Path, *, requested: bool) -> Listing:
             "some of its files were deleted after it was written; if that was intended, run this step by its number"
         )
     return listed
-
-
-def _is_young(before: Listing, *, requested: bool) -> bool:
-    return not requested and time.time() - before.written_ns / 1e9 < 2 * SLACK_SECONDS
 
 
 def _why_not(before: Listing, step: Path) -> str | None:

@@ -162,7 +162,7 @@ PageSize = Annotated[
     int,
     Field(
         ge=0,
-        description=f"How many at most: {DEFAULT_PAGE} by default and for 0; more than {LARGEST_PAGE} counts as "
+        description=f"The most items of a page: {DEFAULT_PAGE} by default and for 0; more than {LARGEST_PAGE} counts as "
         f"{LARGEST_PAGE} (AIP-158).",
     ),
     AfterValidator(lambda size: min(size, LARGEST_PAGE) or DEFAULT_PAGE),
@@ -219,14 +219,14 @@ class Wrong(BaseModel):
 
 
 class Problem(BaseModel):
-    """What was refused, why, and what to do (RFC 9457); it may have further members."""
+    """The refusal, its reason and the remedy (RFC 9457); it may have further members."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     type: str = Field(description="A URN that names the kind of problem.")
     title: str
     status: int
-    detail: str = Field(description="What was expected, what was found, and what to do.")
+    detail: str = Field(description="The expected and the found value, and the remedy.")
     field: str | None = Field(
         None, description="The invalid member, as a JSON pointer, or parameter."
     )

@@ -142,7 +142,7 @@ class FoundCheckpoint(Answer):
         description="The names of the versions of weights in the folder, such as weight_v000001; see :versions.",
     )
     modified_at: datetime | None = Field(
-        description="When the folder, or the files of a prefix, last changed; null in a bucket, whose folders have no time."
+        description="Time of the last change of the folder, or of the files of a prefix; null in a bucket, whose folders have no time."
     )
 
 

@@ -61,14 +61,14 @@ Seconds = Annotated[float, Strict(), Field(ge=1, le=31_536_000)]
 
 
 class RunLimits(RequestDocument):
-    """What a run may use of the server."""
+    """Limits of a run's memory and threads."""
 
     max_memory: Size | None = Field(None, description="At most the server's ceiling.")
     workers: Whole | None = Field(None, ge=1, le=256)
 
 
 class JobOptions(RunLimits):
-    """When a job is started, how long it may run, and how it is found."""
+    """The start of a job, its time limits, and the labels by which it is found."""
 
     priority: Whole = Field(
         0,
@@ -78,11 +78,11 @@ class JobOptions(RunLimits):
     )
     run_seconds: Seconds | None = Field(
         None,
-        description="How long it may run; at most the server's setting. Then it fails, and a retry resumes it.",
+        description="Seconds that it may run; at most the server's setting. Then it fails, and a retry resumes it.",
     )
     no_progress_seconds: Seconds | None = Field(
         None,
-        description="How long it may run without moving anything; at most the server's setting.",
+        description="Seconds that it may run without moving anything; at most the server's setting.",
     )
     labels: Labels = Field(default_factory=dict)
 
@@ -105,7 +105,7 @@ Deltas = Annotated[
 
 
 class DeltaForm(RequestDocument):
-    """How the payloads of a delta are written."""
+    """The form of the payloads of a delta."""
 
     encoding: DeltaEncoding = Field("xor", description=OF_DELTAS["encoding"].description)
     checksum: DeltaChecksum = Field("xxh3-128", description=OF_DELTAS["checksum"].description)
@@ -186,7 +186,7 @@ _TYPES: Mapping[str, Any] = {
 
 
 def _type_of(option: Option, default: Any) -> Any:
-    """What a request may have for an option."""
+    """The type of an option in a request."""
     if option.kind == "choice":
         return option.words
     return str if isinstance(default, str) else _TYPES[option.kind]
@@ -256,7 +256,7 @@ Shares = Annotated[
 Latency = Annotated[
     float,
     Strict(),
-    Field(gt=0, le=3600, description="How long a request to a bucket takes; without it 0.03."),
+    Field(gt=0, le=3600, description="Seconds that a request to a bucket takes; without it 0.03."),
 ]
 BytesPerSecond = Annotated[
     float,
@@ -322,7 +322,7 @@ JobRequest = Annotated[
     | Annotated[OneDelta, Tag("OneDelta")],
     Discriminator(_kind),
 ]
-"""What is recorded: a delta is a conversion of a form of its own, in the same queue."""
+"""A request as it is recorded: a delta is a conversion of a form of its own, in the same queue."""
 
 AnyPlanRequest = Annotated[
     Annotated[PlanRequest, Tag("OneTarget")] | Annotated[MultiPlanRequest, Tag("SeveralTargets")],

@@ -83,7 +83,7 @@ class PublishedVersions(DeltaForm):
 
 
 class ScheduleBody(RequestDocument):
-    """When to convert, and to which targets.
+    """The times of conversions, and their targets.
 
     In a target ``{step}`` stands for the step, ``{time}`` for when it was due (20261121T030000Z), and
     ``{name}`` for the schedule's name. With ``delta`` the one target is ``FOLDER/weight_v{version}``: the number of the version, consecutive
@@ -100,7 +100,7 @@ class ScheduleBody(RequestDocument):
     keep: Whole | None = Field(
         None,
         ge=1,
-        description="How many outputs of each target to keep; of versions also those on which they stand.",
+        description="Number of outputs of each target to keep; of versions also those on which they stand.",
     )
     priority: Whole = Field(0, ge=-100, le=100)
     max_memory: Size | None = None
@@ -117,7 +117,7 @@ class Schedule(Answer):
     created_by: str
     created_at: datetime
     updated_at: datetime
-    next_at: datetime | None = Field(None, description="When a cron schedule is due next.")
+    next_at: datetime | None = Field(None, description="The next time of a cron schedule.")
     last: ScheduleRun | None = None
     revision: int
 
@@ -126,7 +126,7 @@ Outcome = Literal["holding", "started", "skipped", "gone", "refused", "paused"]
 
 
 class ScheduleRun(Answer):
-    """What came of one tick or one step.
+    """The outcome of one tick or one step.
 
     ``outcome`` is ``holding`` (the step is about to be converted), ``started`` (see the conversion and its
     state), ``skipped``, ``gone`` (the step was deleted before it could be converted), ``refused`` (no

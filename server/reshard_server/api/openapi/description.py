@@ -102,11 +102,11 @@ def describe(app: FastAPI) -> None:
 
 TAGS = {
     "conversions": "Start, watch, cancel and retry conversions.",
-    "deltas": "What differs between two versions of weights, published for serving.",
-    "plans": "What a conversion would do and cost; no data are moved.",
+    "deltas": "Differences between two versions of weights, published for serving.",
+    "plans": "The work and the cost of a conversion; no data are moved.",
     "checkpoints": "Checkpoints below the storage roots.",
     "layouts": "Named layouts; every version is kept.",
-    "maps": "Named maps, which say what tensors become; every version is kept.",
+    "maps": "Named maps from source tensors to target tensors; every version is kept.",
     "schedules": "Conversions at given times, or of each new step.",
     "tensors": "Slices of tensors as bytes.",
     "operation": "Health and metrics of the server.",
@@ -275,7 +275,7 @@ class Versions(Struct, frozen=True):
 
 
 Part = Callable[[type[Struct]], Any]
-"""What stands for a document within another one."""
+"""Gives the type of a document that is a part of another one."""
 
 
 class LibraryDocument(BaseModel):
@@ -359,7 +359,7 @@ def _told(meta: Meta) -> Any:
 
 
 def _default(field: FieldInfo) -> Any:
-    """What a member is if an answer lacks it; an older server does not know the members that have one."""
+    """The value of a member that an answer lacks; an older server does not know the members that have one."""
     if field.default_factory is not NODEFAULT:
         return Field(default_factory=field.default_factory)
     if field.default is NODEFAULT:

@@ -114,7 +114,8 @@ def insert(connection: sa.Connection, new: Sequence[New]) -> list[Conversion]:
 
 def _row(new: New, request: JobRequest, now: float) -> dict[str, Any]:
     return {
-        "id": _new_id(now),
+        # Sorts by time: milliseconds, then random bits.
+        "id": f"{int(now * 1000):012x}{secrets.token_hex(8)}",
         "token": new.token,
         "state": "queued",
         "priority": new.request.priority,
@@ -294,11 +295,6 @@ def _has_label(key: str, value: str | None = None) -> sa.ColumnElement[bool]:
 def _after(key: tuple[Any, ...]) -> sa.ColumnElement[bool]:
     created_at, last = key
     return sa.or_(_C.created_at < created_at, sa.and_(_C.created_at == created_at, _C.id < last))
-
-
-def _new_id(now: float) -> str:
-    """A hex id that sorts by time: milliseconds, then random bits."""
-    return f"{int(now * 1000):012x}{secrets.token_hex(8)}"
 
 
 LOG = logging.getLogger(__name__)
