@@ -159,9 +159,7 @@ class Conversions:
 
     def each(self, **query: Any) -> Iterator[Conversion]:
         """Every conversion that ``list`` would list, page after page."""
-        return self.transport.each(
-            ConversionPage, URL, query, lambda page: (page.conversions, page.next_page_token)
-        )
+        return self.transport.each(ConversionPage, URL, query, "conversions")
 
     def delete(self, conversion: str) -> None:
         """Deletes the record of an ended conversion; its outputs stay."""
@@ -184,9 +182,7 @@ class Deltas:
 
     def each(self, **query: Any) -> Iterator[Conversion]:
         """Every delta that ``list`` would list, page after page."""
-        return self.transport.each(
-            ConversionPage, DELTAS_URL, query, lambda page: (page.conversions, page.next_page_token)
-        )
+        return self.transport.each(ConversionPage, DELTAS_URL, query, "conversions")
 
 
 def _body(given: dict[str, Any], model: TypeAdapter[Any], where_from: str) -> dict[str, Any]:

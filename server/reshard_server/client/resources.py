@@ -88,12 +88,7 @@ class Checkpoints:
     def each(self, root: str, prefix: str = "", **page: Any) -> Iterator[FoundCheckpoint]:
         """Every checkpoint that ``list`` would list, page after page."""
         params = {"root": root, "prefix": prefix, **page}
-        return self.transport.each(
-            CheckpointPage,
-            "/v1/checkpoints",
-            params,
-            lambda page: (page.checkpoints, page.next_page_token),
-        )
+        return self.transport.each(CheckpointPage, "/v1/checkpoints", params, "checkpoints")
 
     def inspect(self, checkpoint: str, **more: Any) -> Inspection:
         """Returns names, shapes, dtypes, chunks and layouts; takes ``step`` and ``item``."""
@@ -155,12 +150,7 @@ class _Stored(Generic[V, L, P, W]):
 
     def each(self, **query: Any) -> Iterator[L]:
         """Every name that ``list`` would list, page after page."""
-        return self.transport.each(
-            self._page,
-            f"/v1/{self._segment}",
-            query,
-            lambda page: _listed(page, self._segment),
-        )
+        return self.transport.each(self._page, f"/v1/{self._segment}", query, self._segment)
 
     def versions(self, name: str, **page: Any) -> W:
         """A page of the versions of a name, newest first."""
@@ -170,12 +160,8 @@ class _Stored(Generic[V, L, P, W]):
 
     def each_version(self, name: str, **page: Any) -> Iterator[L]:
         """Every version of a name, newest first, page after page."""
-        return self.transport.each(
-            self._versions,
-            f"{self._path(name)}/versions",
-            page,
-            lambda page: _listed(page, "versions"),
-        )
+        path = f"{self._path(name)}/versions"
+        return self.transport.each(self._versions, path, page, "versions")
 
     def delete(self, name: str) -> None:
         """Deletes all versions."""
@@ -264,9 +250,7 @@ class Schedules:
 
     def each(self, **page: Any) -> Iterator[Schedule]:
         """Every schedule, page after page."""
-        return self.transport.each(
-            SchedulePage, "/v1/schedules", page, lambda page: (page.schedules, page.next_page_token)
-        )
+        return self.transport.each(SchedulePage, "/v1/schedules", page, "schedules")
 
     def delete(self, name: str) -> None:
         """Deletes a schedule and its history."""
@@ -291,19 +275,11 @@ class Schedules:
 
     def each_run(self, name: str, **page: Any) -> Iterator[ScheduleRun]:
         """Every run of a schedule, newest first, page after page."""
-        path = f"{_schedule(name)}/runs"
-        return self.transport.each(
-            RunPage, path, page, lambda page: (page.runs, page.next_page_token)
-        )
+        return self.transport.each(RunPage, f"{_schedule(name)}/runs", page, "runs")
 
 
 def _schedule(name: str) -> str:
     return f"/v1/schedules/{_part(name)}"
-
-
-def _listed(page: Any, member: str) -> tuple[list[Any], str | None]:
-    """The elements of a page, and the token of the next one."""
-    return getattr(page, member), page.next_page_token
 
 
 def _part(name: str) -> str:

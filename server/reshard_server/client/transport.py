@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -117,19 +117,18 @@ class Transport:
 
     def each(
         self,
-        kind: type[M],
+        kind: type[BaseModel],
         path: str,
         query: Mapping[str, Any],
-        content: Callable[[M], tuple[Iterable[E], str | None]],
-    ) -> Iterator[E]:
-        """Everything in a listing, page after page; ``content`` gives the elements of a page and its ``next_page_token``."""
-        more: dict[str, Any] = {}
-        while True:
-            found, token = content(self.model(kind, "GET", path, params={**query, **more}))
-            yield from found
-            if token is None:
-                return
-            more = {"page_token": token}
+        member: str,
+    ) -> Iterator[Any]:
+        """Everything in a listing, page after page; ``member`` names the elements of a page."""
+        token: str | None = ""
+        while token is not None:
+            params = {**query, "page_token": token} if token else query
+            page: Any = self.model(kind, "GET", path, params=params)
+            yield from getattr(page, member)
+            token = page.next_page_token
 
     @contextmanager
     def stream(self, path: str, **more: Any) -> Iterator[httpx.Response]:

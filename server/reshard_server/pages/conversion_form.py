@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -194,9 +194,6 @@ def text_of(name: str, value: Any) -> str:
 
 TEXTS = (*MEMBER_TEXTS, "layout_text", "map_text")
 
-ALWAYS_SHOWN = ("source", "target", "layout", "mesh", "missing_axes", "layout_text", "map")
-"""The other fields are folded until one of them has a value or an error."""
-
 _ONE_BY_ONE = (*(name for name in CHECKED if name != "map"), "mesh", "max_memory")
 """The fields that the library can check one by one, to find the invalid one."""
 
@@ -205,27 +202,42 @@ _LINE = re.compile(r"\bmap:([0-9]{1,6})\b")
 
 
 @dataclass(frozen=True)
-class ConversionForm:
-    """The contents of the form.
+class FilledForm:
+    """The contents of a form.
 
     Attributes:
         errors: by the name of a field; "" for the whole form.
-        key: the same each time the form is sent, so that it starts only one conversion.
-        starter: the layout's text as the page filled it in, from the source; "" if it did not.
+        always_shown: the fields that are not folded; all others are until one of them has a value or an error.
     """
+
+    always_shown: ClassVar[tuple[str, ...]]
 
     values: Mapping[str, str]
     flags: frozenset[str] = frozenset()
-    key: str = ""
     errors: Mapping[str, str] = field(default_factory=dict)
-    starter: str = ""
 
     @property
     def is_advanced(self) -> bool:
         """True if a folded field has a value or an error."""
-        folded = [name for name in TEXTS if name not in ALWAYS_SHOWN]
-        changed = any(self.values[name] not in ("", DEFAULTS.get(name)) for name in folded)
-        return changed or bool(self.flags) or any(n and n not in ALWAYS_SHOWN for n in self.errors)
+        shown = self.always_shown
+        folded = {name: value for name, value in self.values.items() if name not in shown}
+        changed = any(value not in ("", DEFAULTS.get(name)) for name, value in folded.items())
+        return changed or bool(self.flags) or any(n and n not in shown for n in self.errors)
+
+
+@dataclass(frozen=True)
+class ConversionForm(FilledForm):
+    """The contents of the form of a conversion.
+
+    Attributes:
+        key: the same each time the form is sent, so that it starts only one conversion.
+        starter: the layout's text as the page filled it in, from the source; "" if it did not.
+    """
+
+    always_shown = ("source", "target", "layout", "mesh", "missing_axes", "layout_text", "map")
+
+    key: str = ""
+    starter: str = ""
 
     def with_problem(self, problem: ProblemError) -> ConversionForm:
         """The form with the problem beside its field."""
@@ -243,7 +255,7 @@ def sent_form(fields: Fields) -> ConversionForm:
     if others and _same_lines(values["layout_text"]) == starter:
         values["layout_text"] = ""
     flags = frozenset(name for name in FLAGS if fields.has(name))
-    return ConversionForm(values, flags, fields.text("key"), starter=starter)
+    return ConversionForm(values, flags, key=fields.text("key"), starter=starter)
 
 
 def _same_lines(text: str) -> str:
@@ -271,7 +283,7 @@ def form_of(key: str, conversion: Conversion, requested: TargetRequest) -> Conve
         content, name = members[kind.noun], kind.name_in(members[kind.noun])
         text = layout_text(content) if isinstance(content, dict) else content or ""
         values |= {kind.noun: name or "", f"{kind.noun}_text": "" if name else text}
-    return ConversionForm(values, frozenset(name for name in FLAGS if members[name]), key)
+    return ConversionForm(values, frozenset(name for name in FLAGS if members[name]), key=key)
 
 
 def request_of(form: ConversionForm) -> OneTarget:
@@ -332,13 +344,15 @@ def _only_text(noun: str, values: Mapping[str, str]) -> str:
 
 def layout_of(text: str) -> dict[str, Any]:
     """The content of a layout as YAML or JSON. ProblemError for other text, or if it is not an object."""
-    parse = parse_json if text.startswith("{") else parse_yaml
-    try:
-        found = parse(text, "the layout").data
-    except ReshardError as error:
-        if parse is parse_yaml:
-            raise problem_of(error, "/layout_text") from error
-        found = _flow(text)
+    found = None
+    # YAML may begin with a brace, too.
+    for parse in (parse_json, parse_yaml) if text.startswith("{") else (parse_yaml,):
+        try:
+            found = parse(text, "the layout").data
+            break
+        except ReshardError as error:
+            if parse is parse_yaml:
+                raise problem_of(error, "/layout_text") from error
     if not isinstance(found, dict):
         raise ProblemError(
             INVALID,
@@ -346,14 +360,6 @@ def layout_of(text: str) -> dict[str, Any]:
             "/layout_text",
         )
     return found
-
-
-def _flow(text: str) -> Any:
-    """Parses YAML that begins with a brace and is not JSON."""
-    try:
-        return parse_yaml(text, "the layout").data
-    except ReshardError as error:
-        raise problem_of(error, "/layout_text") from error
 
 
 def errors_of(form: ConversionForm, problem: ProblemError) -> dict[str, str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -19,7 +18,7 @@ from reshard_server.errors.error_handlers import invalid
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.middleware.body_limits import check_texts
 from reshard_server.pages import conversion_form
-from reshard_server.pages.conversion_form import layout_in, members_of
+from reshard_server.pages.conversion_form import FilledForm, layout_in, members_of
 from reshard_server.pages.rendering import page
 from reshard_server.pages.stored import stored_choices
 from reshard_server.pages.visitor import Changing, Fields, Form, Visiting, Visitor, number_of
@@ -194,13 +193,10 @@ def _form_page(
 TARGET_TEXTS = ("target", "mesh", "missing_axes", "map", "sizes", "to", "cast", "compression")
 """Members of the target with a text field, besides its layout."""
 
-TEXTS = (
-    "name", "when", "cron", "source", "every", "target", "layout", "map", "to", "keep", "layout_text", "mesh",
-    "missing_axes", "sizes", "cast", "compression",
+_SHOWN = (
+    "name", "when", "cron", "source", "every", "target", "layout", "map", "to", "keep",
 )  # fmt: skip
-ALWAYS_SHOWN = TEXTS[: TEXTS.index("keep") + 1]
-"""The other fields are folded until one of them has a value or an error."""
-
+TEXTS = tuple(dict.fromkeys((*_SHOWN, "layout_text", *TARGET_TEXTS)))
 DEFAULTS = {
     "when": "steps",
     **{n: d for n, d in conversion_form.DEFAULTS.items() if n in TARGET_TEXTS},
@@ -212,19 +208,10 @@ _PLACES = {"directory": "source", "step": "latest"}
 
 
 @dataclass(frozen=True)
-class ScheduleForm:
-    """The contents of the form; ``errors`` by the name of a field, "" for the whole form."""
+class ScheduleForm(FilledForm):
+    """The contents of the form of a schedule."""
 
-    values: Mapping[str, str]
-    flags: frozenset[str] = frozenset()
-    errors: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_advanced(self) -> bool:
-        """True if a folded field has a value or an error."""
-        folded = [name for name in TEXTS if name not in ALWAYS_SHOWN]
-        changed = any(self.values[name] not in ("", DEFAULTS.get(name)) for name in folded)
-        return changed or bool(self.flags) or any(n and n not in ALWAYS_SHOWN for n in self.errors)
+    always_shown = _SHOWN
 
     def with_problem(self, problem: ProblemError) -> ScheduleForm:
         """The form with the problem beside its field."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
@@ -112,56 +112,6 @@ class DeltaForm(RequestDocument):
     file_bytes: Size | None = Field(None, description=OF_DELTAS["file_bytes"].description)
 
 
-class OneDelta(CheckpointChoice, UnlistedChoice, DeltaForm, JobOptions):
-    """A delta: what turns ``old`` into what a conversion of ``new`` to safetensors by the same map and rules would give."""
-
-    checkpoint_member: ClassVar[str] = "new"
-
-    old: Annotated[
-        RootedPath,
-        Field(
-            description="The version before: already converted, or an earlier step, to which the same map and rules are applied."
-        ),
-    ]
-    new: Annotated[
-        RootedPath, Field(description="The step to publish; step and item choose it below this.")
-    ]
-    target: Annotated[
-        RootedPath,
-        Field(
-            description="The folder of the new version; its name says which, such as data/published/weight_v000007."
-        ),
-    ]
-    layout: str | dict[str, Any] | None = Field(
-        None,
-        description="A stored layout, or a layout file's content, of which the rules and the map count; its axes split nothing.",
-    )
-    select: Patterns = ()
-    drop: Patterns = ()
-    rename: Pairs = ()
-    cast: Pairs = ()
-    map: MapContent = Field(
-        None, description="A stored map, a recipe, or a map's content: an object, or text."
-    )
-    sizes: Sizes | None = None
-    reverse: Flag = False
-    receiver: DeltaReceiver = Field("pull_weights", description=OF_DELTAS["receiver"].description)
-    base_version: str | Whole | None = Field(
-        None,
-        description="Of old. By default what its index or its folder's name says, else the number before that of target.",
-    )
-    or_full: Flag = Field(
-        False,
-        description="Where no delta can be made, since tensors were added, removed or reshaped, or old cannot be read: publish a full version, "
-        "and say why among its warnings.",
-    )
-
-    @property
-    def source(self) -> str:
-        """The step that is published, by which listings find the job."""
-        return self.new
-
-
 _NAMES = {argument: name for name, argument in LIBRARY_NAMES.items()}
 
 DECLARED: Mapping[str, Option] = {
@@ -192,10 +142,11 @@ def _type_of(option: Option, default: Any) -> Any:
     return str if isinstance(default, str) else _TYPES[option.kind]
 
 
-def _members() -> dict[str, Any]:
-    """The members of a model, one for each option."""
+def _members(names: Iterable[str]) -> dict[str, Any]:
+    """The members of a model, one for each of these options."""
     found = {}
-    for name, option in DECLARED.items():
+    for name in names:
+        option = DECLARED[name]
         default = getattr(_DEFAULTS, LIBRARY_NAMES.get(name, name))
         field: Any = Field(
             default,
@@ -207,7 +158,14 @@ def _members() -> dict[str, Any]:
     return found
 
 
+_RULES = ("select", "drop", "rename", "cast", "map", "sizes", "reverse")
+
 if TYPE_CHECKING:
+
+    class TensorRules(RequestDocument):
+        """The members that the server looks into."""
+
+        map: MapContent = None
 
     class TargetRequest(RequestDocument):
         """The members that the server looks into."""
@@ -221,14 +179,58 @@ if TYPE_CHECKING:
         restart: bool = False
 
 else:
+    TensorRules = create_model(
+        "TensorRules", __base__=RequestDocument, __module__=__name__, **_members(_RULES)
+    )
     TargetRequest = create_model(
         "TargetRequest",
         __base__=RequestDocument,
         __doc__="One target and its options, named as on the command line.",
         __module__=__name__,
         target=RootedPath,
-        **_members(),
+        **_members(DECLARED),
     )
+
+
+class OneDelta(CheckpointChoice, UnlistedChoice, DeltaForm, JobOptions, TensorRules):
+    """A delta: what turns ``old`` into what a conversion of ``new`` to safetensors by the same map and rules would give."""
+
+    checkpoint_member: ClassVar[str] = "new"
+
+    old: Annotated[
+        RootedPath,
+        Field(
+            description="The version before: already converted, or an earlier step, to which the same map and rules are applied."
+        ),
+    ]
+    new: Annotated[
+        RootedPath, Field(description="The step to publish; step and item choose it below this.")
+    ]
+    target: Annotated[
+        RootedPath,
+        Field(
+            description="The folder of the new version; its name says which, such as data/published/weight_v000007."
+        ),
+    ]
+    layout: str | dict[str, Any] | None = Field(
+        None,
+        description="A stored layout, or a layout file's content, of which the rules and the map count; its axes split nothing.",
+    )
+    receiver: DeltaReceiver = Field("pull_weights", description=OF_DELTAS["receiver"].description)
+    base_version: str | Whole | None = Field(
+        None,
+        description="Of old. By default what its index or its folder's name says, else the number before that of target.",
+    )
+    or_full: Flag = Field(
+        False,
+        description="Where no delta can be made, since tensors were added, removed or reshaped, or old cannot be read: publish a full version, "
+        "and say why among its warnings.",
+    )
+
+    @property
+    def source(self) -> str:
+        """The step that is published, by which listings find the job."""
+        return self.new
 
 
 def library_options(members: Mapping[str, Any]) -> dict[str, Any]:
