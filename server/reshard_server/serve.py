@@ -1,4 +1,4 @@
-"""The commands ``reshard serve`` and ``reshard serve --migrate``."""
+"""The commands ``reshard serve`` and ``reshard serve --migrate``; and the server process, from its socket to its orderly end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All settings of a server, each described once.
+"""All settings of a server, each described once; read, and listed.
 
 A value comes from the command line, else the environment (``RESHARD_`` and the name in capitals), else a TOML file
 (``--settings FILE`` or ``RESHARD_SETTINGS``), else the default.

@@ -1,4 +1,9 @@
-"""Answers a question with one document, or with a stream of events, by the client's ``Accept``."""
+"""Answers to questions: one document or a stream of events, by the client's ``Accept``; and read masks.
+
+A read mask (AIP-157), ``?fields=id,state,result.seconds``, narrows any answer that is a JSON object. It names members by their
+paths; a path applies to every item of a list. The allowed names are those in the API's description of the answer. An unknown
+name is refused, and the problem lists the known ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes that list, inspect, verify, identify and fingerprint checkpoints below the roots."""
+"""Routes of checkpoints below the roots: listed, inspected, verified, identified, fingerprinted; and planned to be converted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Routes that start, read, list, cancel, retry and delete conversions."""
+"""Routes of conversions and deltas: started, read, listed, watched, cancelled, retried, deleted.
+
+A delta is a conversion of its own form: what else is done with it is at /v1/conversions.
+
+Each event of a watched conversion contains it as ``GET`` returns it; the event's id is its revision. Changes in quick succession
+become one event. The last event is ``end``; then the stream ends.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes that send bytes: a slice of a tensor, or the shard of one device of a layout."""
+"""Routes that send bytes, a slice of a tensor or the shard of one device of a layout; and identities with proofs of slices."""
 
 from __future__ import annotations
 

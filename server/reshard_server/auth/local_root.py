@@ -1,8 +1,11 @@
-"""A storage root that is a local folder.
+"""A storage root that is a local folder; and the form of a client's path, below any root.
 
 Links that stay beneath their root are followed. A link that leads out, and an absolute link, is answered as if it did not
 exist. A user of the host who may write to a root can change a link in between: roots are for people who trust each
 other's files.
+
+A client's path is ``ROOT/path``: the name of a storage root, and plain names below it between single slashes. It is
+taken literally; nothing decodes or expands it. URLs are no paths.
 """
 
 from __future__ import annotations

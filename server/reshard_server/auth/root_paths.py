@@ -1,10 +1,15 @@
 """Paths below the storage roots: the rights of a caller, and the real places.
 
-A root is a local folder (``local_root``) or a prefix in a bucket (``bucket_root``); routes and jobs need not know which.
+A root is a local folder (``local_root``) or a prefix in a bucket; routes and jobs need not know which.
 Everything that the caller may not see is answered as if it did not exist.
 
 The result is a real place: a path without links, or a URL. It is looked up again right before it is used (``recheck``),
 since links may have changed while a conversion waited.
+
+A bucket has no links, so a path below its root is the root's URL followed by the names. The operator decides where the
+server's credentials reach: a name that they may not look at is answered as if nothing were there, unless they may not
+look at the root either. Endpoints and credentials come from the server's environment and the file
+``RESHARD_BUCKETS``, never from clients.
 """
 
 from __future__ import annotations

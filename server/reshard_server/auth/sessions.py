@@ -9,7 +9,10 @@ every path, so neither another host of the domain nor an attacker on the network
 a person follows a link to our pages (``SameSite=Lax``), but never with requests that a page of another site posts, loads
 or frames.
 
-A browser sends the cookie without being asked, so forms must prove that they come from our own pages (``origins``).
+Changes that pages of other sites request are refused (cross-site request forgery). A browser names the page of a request in
+``Origin`` and ``Sec-Fetch-Site``; programs send neither. So every change by a page of another site is refused: with a form or
+without a body, with the cookie or without, and even if no token is needed. A browser sends the cookie without being asked, so
+forms of our own pages also carry a key that no other site can know.
 """
 
 from __future__ import annotations

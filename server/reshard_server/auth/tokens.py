@@ -1,4 +1,4 @@
-"""Tokens: looks up the caller of a token, and its rights. The server keeps only hashes of tokens."""
+"""Tokens: the caller of each, with its rights. A new one is shown once; the server keeps only its hash."""
 
 from __future__ import annotations
 
@@ -115,6 +115,7 @@ class Tokens:
 
     def _of_hash(self, sha256: str) -> TokenSettings | None:
         match = None
+        # Against measuring: every token is compared, in constant time, so that the time tells nothing of one.
         for known in self.settings:
             if hmac.compare_digest(known.sha256, sha256):
                 match = known

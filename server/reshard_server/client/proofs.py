@@ -1,4 +1,7 @@
-"""Checks slices that a server sends by the root of their identity: neither the server nor its storage is trusted."""
+"""Checks slices and shard files that a server sends by the root of their identity.
+
+Neither the server nor its storage is trusted. Every slice of a shard file is the identity's, and none is missing.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,18 @@
-"""PostgreSQL connections with a time limit for every wait.
+"""Connections to the records: time limits, notifications between processes, and one writer of SQLite at a time.
 
 A network that silently drops packets lets a client wait for ever. TCP's own limits do not help behind a proxy, which
-acknowledges packets itself, and the server counts ``statement_timeout`` only once it has received the statement.
+acknowledges packets itself, and the server counts ``statement_timeout`` only once it has received the statement. So
+``BoundedConnection`` limits every wait for PostgreSQL.
+
+A writer reports a change of the records, and waiting readers look at once. With SQLite a notification goes to the threads of
+this process after the transaction has committed. With PostgreSQL it is a NOTIFY of the transaction, which reaches every replica
+that listens, including this one. It is only a hint: waiters also poll, rarely while notifications arrive reliably. The thread of
+``Listener`` sends the server a statement if no notification arrives for a while, to notice a dead connection. Once a new
+connection listens, all waiters look once, so that no notification is missed.
+
+SQLite lets one transaction write. A writer that finds the lock taken sleeps and retries, longer each time, so the last
+writer is often served first, and some wait for seconds. So writers of this process queue (``OneWriterEngine``); those of other
+processes still compete for SQLite's own lock.
 """
 
 from __future__ import annotations

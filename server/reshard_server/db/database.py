@@ -1,6 +1,14 @@
-"""The database of the server's records: SQLite in the state folder, or Postgres.
+"""The database of the server's records: SQLite in the state folder, or PostgreSQL; opened, and migrated.
 
 With SQLite only one server at a time uses and migrates the records: it locks the state folder.
+
+New records get the tables of ``db.tables`` and the newest number. Each step that changes older ones is a file in
+``migrations/versions``; steps run in the order of their numbers. Steps only add (tables, indexes, columns that may be null or
+have a default in the database), so that servers of the previous version can still use the records. A table or column that is no
+longer used is removed one version later. Records of a newer version are used as they are, if they have what this version needs.
+
+A migration holds a lock until it has committed: PostgreSQL's advisory lock, or SQLite's write lock. All steps are one
+transaction, so a process that is killed leaves the records unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""One canonical text per JSON document, for comparing and hashing."""
+"""JSON documents of the records: their canonical text, those of another version of the server, and page tokens.
+
+A server of the previous or the next version may work on the same records (a rolling upgrade, or a downgrade). Documents
+are recorded without members that have their default, so a recorded member was requested. A document with unknown
+members is shown without them and stays unchanged in the records; only servers that know all its members carry it out. A
+document that this version cannot read is left out of listings.
+
+A page token contains the sort key of the last row of a page, so rows that are added meanwhile neither repeat nor hide
+another row. It is opaque to clients, and bound to the filters of its listing.
+"""
 
 from __future__ import annotations
 

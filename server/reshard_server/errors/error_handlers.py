@@ -1,4 +1,9 @@
-"""Error handlers: turn every error that leaves the application into a problem document."""
+"""Error handlers: turn every error that leaves the application into a problem document.
+
+They also recognise the reason why the database accepts no changes: it does not answer, is read-only, or its disk is full.
+Drivers raise errors of several classes for this; PostgreSQL's error for a read-only transaction is an InternalError,
+not an OperationalError.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""One attempt at a conversion: a child process from its start to its end."""
+"""One attempt at a conversion: its child process, its claim, and its time limits.
+
+A limit of time is the lower of the server's setting and the request's. The time counts from when a server claims the
+conversion, and starts anew when another server takes over or the conversion is retried.
+"""
 
 from __future__ import annotations
 
@@ -203,6 +207,7 @@ class HeldClaim:
         """The present order; reads the row at most every half second."""
         if self.draining.is_set():
             return "drain"
+        # Against two processes with one conversion: others take this process for dead from now on.
         if host_seconds() > self.lease_ends():
             LOG.warning("the lease has ended: the database confirmed no heartbeat")
             return "lost"
@@ -247,6 +252,7 @@ class HeldClaim:
         try:
             return claims.may_publish(self.db, self.claim, self.attempt)
         except sa.exc.SQLAlchemyError as error:
+            # Against publishing without the claim: another process may have it by now.
             LOG.warning("cannot reach the database: %s", error)
             return False
 

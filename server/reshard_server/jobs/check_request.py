@@ -1,4 +1,8 @@
-"""Checks a request before it is accepted: paths, layouts, maps, arguments and limits; the checkpoint is not read."""
+"""Checks a request before it is accepted: paths, layouts, maps, arguments and limits; no checkpoint is read.
+
+The step of a training run and the item of a checkpoint become one plain path. It is recorded and shown, so ``latest`` keeps its
+meaning at the time of the request.
+"""
 
 from __future__ import annotations
 

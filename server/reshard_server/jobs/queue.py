@@ -1,9 +1,11 @@
-"""The queue: claims conversions that wait, and runs each in a thread of its own.
+"""The queue: claims conversions that wait, and runs each in a thread of its own; and the lease of this process.
 
 The conversions' table is the queue; there is no second record that could disagree with it. A queued row waits, a
 running row names its process, and the conversions of a dead process are queued again. So every accepted conversion is
 carried out, even if servers die meanwhile. One thread claims the next row; each conversion gets a thread that stays
 with its child process.
+
+The lease is a heartbeat every other second. A process takes over from those without one.
 """
 
 from __future__ import annotations
@@ -227,6 +229,7 @@ class Lease:
             self.on_requeued()
 
     def _send_heartbeat(self) -> None:
+        # Against a lease that ends later than others believe: it counts from before the request.
         sent = host_seconds()
         claims.beat(self.db, self.executor)
         self.ends_at = sent + self.lease_seconds

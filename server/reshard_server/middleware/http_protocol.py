@@ -1,8 +1,13 @@
-"""HTTP connections: problem documents for malformed requests, and time limits for clients that stall.
+"""HTTP connections: problem documents for malformed requests, time limits for clients that stall, and two rules of HTTP.
 
 A client can keep a connection open by not sending its request, or by not reading the answer. The application sees a
 request only once its line and headers are complete, so their time limit is here; that of the body is in
 ``body_limits``. A client that does not read its answer is cut off.
+
+``Expect: 100-continue``: reading the body sends ``100 Continue``. After an answer without it, the client may or may not send the
+body. So the connection is closed, and no part of the body is taken for another request.
+
+Clients that use a proxy send request targets in absolute form (RFC 9112, 3.2.2): ``GET http://host/path``.
 """
 
 from __future__ import annotations

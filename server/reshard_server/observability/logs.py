@@ -1,7 +1,12 @@
-"""Logs: one JSON object per line, with the ids of its request and its conversion.
+"""Logs: one JSON object per line, with the ids of its request and its conversion; and the audit log of sign-ins and changes.
 
 No secrets are logged: headers and query strings are left out, and text that looks like a bearer token is struck out.
 Text from clients cannot end or begin a line.
+
+Each sign-in and each change has a line with its caller, address, objects and outcome, and the fields of every line of the log
+(``at``, ``request_id``, ``caller``, ``conversion``). These lines are appended to a file of their own, or go into the log under
+the name ``reshard_server.audit``, at any log level. The file is opened anew if it was moved away, so rotating it needs no signal
+to the server. A line that cannot be written there goes into the log as an error; the request is carried out all the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The list of checkpoints below a root, the page of one, and that of versions of weights."""
+"""The list of checkpoints below a root, the page of one, that of versions of weights, and the sources that forms offer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The form of a new conversion: from its fields to a request and back, and from a problem to its field."""
+"""The form of a new conversion: from its fields to a request and back, and from a problem to its field.
+
+The type of a member of the request decides how its field is read and shown.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of conversions, the page of one, and its buttons: cancel, retry, delete."""
+"""The list of conversions, the page of one with its buttons (cancel, retry, delete), and the first page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders templates to HTML; all values are escaped."""
+"""Renders templates to HTML, in which all values are escaped; and formats numbers, times and names for them."""
 
 from __future__ import annotations
 

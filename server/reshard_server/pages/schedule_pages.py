@@ -1,4 +1,4 @@
-"""The list of schedules, the page of one, and its buttons: pause, resume, run, delete."""
+"""The list of schedules, the page of one with its buttons (pause, resume, run, delete), and the form of a new one."""
 
 from __future__ import annotations
 

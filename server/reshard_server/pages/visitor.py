@@ -1,4 +1,4 @@
-"""The visitor of a page, and the check that forms come from our own pages.
+"""The visitor of a page: signs in and out with a token, and sends forms of our own pages.
 
 A browser sends the cookie of a session; with ``--insecure`` every visitor is admitted. Pages count against the rate limit, as
 requests to the API do.

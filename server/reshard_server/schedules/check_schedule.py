@@ -1,4 +1,4 @@
-"""Checks a schedule before it is stored, as far as that is possible without a run."""
+"""Checks a schedule before it is stored, as far as that is possible without a run; also one that publishes versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The due times of a cron expression, in UTC, and the treatment of missed ticks.
+"""Cron schedules: the due times of an expression, in UTC, the treatment of missed ticks, and the runs.
 
 ::
 

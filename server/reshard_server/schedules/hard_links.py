@@ -6,6 +6,16 @@ moments and reading takes minutes; still, the step may be deleted just then, or 
 listed before and after; if the listings differ, the step is gone.
 
 The links are synced before anything relies on them: after a power failure half of them would pass for the whole step.
+
+A training run deletes a step in place, file by file, so a step that looks committed may have lost some of its files.
+Two things show that:
+
+- a later listing lacks something;
+- a folder changed after the newest file in the step was written. Orbax writes ``commit_success.txt`` last and then
+  renames the step, which changes none of its folders. A file that is added later is the newest file.
+
+A step that is a prefix (``ckpt-7``) shares its folder with other steps, so the folder's times tell nothing about it. TensorFlow deletes
+the index first, so all files were there if the index still is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loop that runs all schedules, in one thread of the server."""
+"""The loop that runs all schedules, in one thread of the server, and cleans up after conversions and dead processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides the version of the weights that a step becomes: a full one, or a delta on the version before.
+"""Outputs of schedules: the version that a step becomes, and the removal of the oldest.
 
 The versions of a schedule are consecutive, one at a time: a step waits until the version before it is published or has failed, so that a
 failure leaves no hole. The folder counts, not the plan::
@@ -9,6 +9,10 @@ failure leaves no hole. The folder counts, not the plan::
     weight_v000004   full     the training run had deleted that step, or ``anchor_every`` was reached
 
 If a delta cannot be made after all, its conversion makes a full version (``worker.convert``).
+
+Only outputs that this schedule made in a successful conversion are removed, and only if they are still the same, by the record
+that the conversion wrote into them. The oldest goes first, the newest stays. If the server dies in between, the next one
+finishes.
 """
 
 from __future__ import annotations

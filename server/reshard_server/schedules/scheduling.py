@@ -1,4 +1,8 @@
-"""The services that all parts of the schedules share, and the rights with which a schedule runs."""
+"""The common services of schedules, the rights with which a schedule runs, and the start of a run.
+
+The path of a target is a template with three fields and no format specifications. Any other text in braces is refused
+when the schedule is stored, so that no run fails because of it.
+"""
 
 from __future__ import annotations
 

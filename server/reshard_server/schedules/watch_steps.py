@@ -6,6 +6,19 @@ step that is deleted before its conversion ends is gone, since a conversion read
 A step with a row was handled. New steps are claimed one by one, oldest first. Each is hard-linked, and its conversion
 is queued in one transaction with its links. If a process dies in between, its claim and its links have no owner, and the
 step counts as new again.
+
+On a file system that renames, Orbax commits by a rename: a folder is a committed step if its name is a
+step's, to which Orbax adds ``.orbax-checkpoint-tmp`` or ``.partial_save`` until then (``_src/path/step.py``,
+``_StandardNameFormat``, which the v1 API uses as well). In a bucket it writes ``commit_success.txt`` last, so each new name is looked up
+once more. Names depend on two options of the manager::
+
+    step_prefix, step_format_fixed_length    name of step 23
+    None, None                               23
+    None, 4                                  0023
+    "step", 4                                step_0023
+
+transformers' Trainer names them ``checkpoint-23``; there the prefix is ``checkpoint``, which may be left out if no step is a plain number.
+TensorFlow's ``ckpt-23`` is the prefix of its files: a step has an index, which is written last.
 """
 
 from __future__ import annotations

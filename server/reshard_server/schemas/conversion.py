@@ -1,4 +1,4 @@
-"""Members that the requests of conversions and of deltas share: rules, sizes, and the limits of a run."""
+"""Conversions and deltas: requests, the documents of their state, and the query of their listings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""Answers questions about checkpoints with the documents that ``docs/reference/json-output.md`` describes.
+"""Answers questions about checkpoints with the documents that ``docs/reference/json-output.md`` describes, and parts of them.
 
 Runs in the child process: a hostile checkpoint can crash only the child, and the child can be ended when no client
 waits for its answer.
+
+A page gets a part of a plan, which may have many thousands of tensors and shards: the first ``MOST_TENSORS`` tensors, the number
+of the others, and the shares of one tensor, if they are few enough to look at.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starts child processes as forks of one process that has imported their modules (``worker.template``)."""
+"""Child processes: forks of one process that has imported their modules (``worker.template``); nothing here knows of conversions."""
 
 from __future__ import annotations
 

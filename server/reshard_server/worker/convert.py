@@ -1,4 +1,7 @@
-"""Converts: the only place of the server that calls the library's ``convert_all`` and ``apply``."""
+"""Converts and publishes versions: the only place of the server that calls ``convert_all``, ``apply`` and ``delta``.
+
+The library's progress is passed on to the server at most twice a second, with the rate and the time left.
+"""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ _READ_BYTES = 1 << 16
 def die_with_parent(parent: int) -> None:
     """Has the kernel kill this process when the process ``parent`` dies."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Against a parent that died before the call: the kernel sends no signal then.
     if os.getppid() != parent:
         _exit_without_parent()
 
@@ -72,6 +73,7 @@ class Parent:
                 self._answers.put(message["may_publish"])
 
     def _watch_lease(self) -> None:
+        # Against a parent that hangs: this child ends with the lease, before others begin.
         wait = threading.Event().wait
         while (left := (self._lease_ends or 0.0) - host_seconds()) > 0:
             wait(left)

@@ -1,6 +1,9 @@
-"""The OpenAPI document: every operation with every problem that it may answer.
+"""The OpenAPI document: every operation with every problem that it may answer, and the models of the library's documents.
 
 Problems of all operations are added here; a route names its own by ``problems``.
+
+The server passes the library's documents on without validation, since a list may have 30,000 tensors. The models only describe
+them.
 """
 
 from __future__ import annotations

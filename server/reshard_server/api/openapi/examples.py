@@ -1,4 +1,4 @@
-"""Examples in the API's description."""
+"""Examples of requests and answers in the API's description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims: the right of one process to carry a conversion out.
+"""Claims: the right of one process to carry a conversion out; the processes that have claims, and the places in the queue.
 
 One statement wins a claim, and every later statement names it. So a process that was frozen and presumed dead changes
 nothing when it thaws: the row has another claim by then. The same query gives tokens fair shares. Among the queued
@@ -8,6 +8,14 @@ conversions of tokens that run fewer than their limit, it takes the first by
 2. the token's last turn, longest ago first;
 3. the priority, highest first;
 4. the age, oldest first.
+
+So the place of a waiting conversion follows from each token's running and waiting conversions and the time of its last turn. A
+token that runs R conversions is at level R. The lowest level is next, and each start lifts its token by one level. The r-th
+waiting conversion of a token therefore starts at level R + r - 1. All conversions that start at lower levels come before it. At
+its own level, one conversion of each token with an older turn comes before it too. The place is an estimate: conversions may end
+in between, and tokens may be at their limits.
+
+The times of heartbeats are the database's, so that the clocks of hosts need not agree.
 """
 
 from __future__ import annotations
@@ -86,6 +94,7 @@ def _whose_turn() -> sa.ScalarSelect[Any]:
 # Built once: building takes longer than SQLite's answer.
 _CLAIM_NEXT = (
     CONVERSIONS.update()
+    # Against two processes that choose the same row: only one of them finds it queued.
     .where(_C.id == _whose_turn(), _C.state == "queued")
     .values(
         state="running",
@@ -98,6 +107,7 @@ _CLAIM_NEXT = (
 _NEXT_NUMBER = sa.select(sa.func.coalesce(sa.func.max(TURNS.c.number), 0) + 1).scalar_subquery()
 _SET_TURN = TURNS.update().where(TURNS.c.token == sa.bindparam("of")).values(number=_NEXT_NUMBER)
 _FIRST_TURN = TURNS.insert().values(token=sa.bindparam("of"), number=_NEXT_NUMBER)
+# Against a process that was frozen and presumed dead: the row has the text of another claim by then.
 _STANDING = (_C.id == sa.bindparam("of"), _C.claim == sa.bindparam("its_claim"))
 _STATE = sa.select(_C.state).where(*_STANDING, _C.state.in_(HELD))
 _CHANGE = CONVERSIONS.update().where(*_STANDING).returning(_C.state)
@@ -111,6 +121,7 @@ _BEGIN_ATTEMPT = (
     )
     .returning(_C.attempts)
 )
+# Against the child of an earlier attempt that still runs: the row has another number by then.
 _MAY_PUBLISH = sa.select(_C.id).where(
     *_STANDING, _C.state == "running", _C.attempts == sa.bindparam("number")
 )
@@ -147,6 +158,7 @@ def claim_next(
     values["left"] = list(left)
     with db.begin() as connection:
         if connection.dialect.name == "postgresql":
+            # Against replicas that count the same token's conversions at once and both exceed its limit.
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(TURN_KEY)))
         won = connection.execute(_CLAIM_NEXT, values).one_or_none()
         if won is None:

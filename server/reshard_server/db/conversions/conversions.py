@@ -1,4 +1,4 @@
-"""Conversions in the records: created, read, listed, cancelled, requeued, deleted; ``claims`` is for running them.
+"""Conversions in the records: created, read, listed, watched, cancelled, requeued, deleted; ``claims`` is for running them.
 
 Every change is one statement that names the states from which it may start, so that only one of two replicas that
 change the same row succeeds::
@@ -8,6 +8,9 @@ change the same row succeeds::
       │ cancel           ▼                              │ requeue (failed, cancelled)
       ▼              cancelling ──finish──▶ …           ▼
     cancelled                                         queued
+
+One query at a time reads the revisions of all watched conversions, changed by this process or by another replica. A
+watcher sees the newest state, not every state in between.
 """
 
 from __future__ import annotations

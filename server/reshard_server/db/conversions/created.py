@@ -1,4 +1,9 @@
-"""Idempotency keys: a request that is sent again with its key returns the first conversion."""
+"""New conversions: recorded many at a time, and once for each idempotency key.
+
+Each commit waits for the device. Requests that arrive meanwhile wait and are then recorded in one commit, so that a
+burst of requests takes little longer than one request. A request that is sent again with its key returns the first
+conversion.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Turns a row of the conversions' table into a ``Conversion``."""
+"""Rows of the conversions' table as ``Conversion``; and of those that have ended the totals, and the end of their records.
+
+Totals outlive the records and are the same on every replica. Converted checkpoints stay.
+"""
 
 from __future__ import annotations
 

@@ -97,6 +97,7 @@ def _change(db: sa.Engine, output: Output, state: str, values: dict[str, Any]) -
 
 
 def _same(output: Output) -> tuple[sa.ColumnElement[bool], ...]:
+    # Against a later conversion that made another output at the same path.
     return _O.id == output.id, _O.conversion == output.conversion
 
 

@@ -1,4 +1,4 @@
-"""Runs of schedules: the outcome of each tick and each step.
+"""Runs of schedules: the outcome of each tick and each step; the oldest are forgotten.
 
 A step has one row, and inserting the row claims the step: of several processes that see a new step one succeeds. The
 holder of the claim hard-links the step and starts its conversion. The claim of a dead process is dropped, and the step
@@ -7,6 +7,10 @@ is new again::
     (none) ──claim──▶ holding ──start──▶ started ──its conversion failed, claim_again──▶ holding …
        ▲                 │ └──────────▶ gone | refused ──claim_again──▶ holding …
        └─────release─────┘
+
+A step whose run is forgotten must not count as new, even if its folder comes back. So the numbers of forgotten steps
+are kept, as arithmetic progressions. Servers of the previous version do not know these numbers, so the run of a step
+is never forgotten while its folder exists.
 """
 
 from __future__ import annotations
@@ -144,7 +148,7 @@ def claim(db: sa.Engine, schedule: str, step: int, executor: str) -> StepClaim |
     try:
         with db.begin() as connection:
             connection.execute(SCHEDULE_RUNS.insert().values(row))
-    except sa.exc.IntegrityError:
+    except sa.exc.IntegrityError:  # another process claimed the step first
         return None
     return claimed
 

@@ -1,4 +1,8 @@
-"""Contents that are stored by name: layouts and maps. Both have versions, owners and quotas, in one table each."""
+"""Kinds of contents that are stored by name, layouts and maps; and the versions that conversions use.
+
+Both have versions, owners and quotas, in one table each. A version is pinned when a conversion is accepted, and kept for it after a
+deletion.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Deleted versions can no longer be requested, but a conversion that was accepted with one is still carried out with it.
 A name that is stored again after it was deleted continues its numbers.
+
+A page of the API has small contents, a page for people has none: the contents could be hundreds of megabytes per page.
 """
 
 from __future__ import annotations
