@@ -141,7 +141,9 @@ class MaskedRoute(ParsedBodyRoute):
 
         async def handle_masked(request: Request) -> Response:
             text = request.query_params.get(NAME)
-            if text is None or _names_another_verb(request.url.path, self.path_format):
+            name, route = request.url.path.rpartition("/")[2], self.path_format.rpartition("/")[2]
+            # The route took a path such as ``NAME:pause`` for a name; the handler refuses that.
+            if text is None or (":" in name and ":" not in route):
                 return await handle(request)
             mask = await run_sync(_checked_mask, request, self.path_format, text)
             request.state.mask = mask
@@ -153,11 +155,6 @@ class MaskedRoute(ParsedBodyRoute):
             return response
 
         return handle_masked
-
-
-def _names_another_verb(path: str, route: str) -> bool:
-    """True if the route took a path such as ``NAME:pause`` for a name; the handler refuses that."""
-    return ":" in path.rpartition("/")[2] and ":" not in route.rpartition("/")[2]
 
 
 def mask_of(request: Request) -> Mask | None:

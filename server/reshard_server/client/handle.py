@@ -38,6 +38,9 @@ SILENT_SECONDS = 40.0
 GONE_SECONDS = 300.0
 """Waiting gives up a server that does not answer for this long; until then it may restart."""
 
+_PASSING = (429, 502, 503, 504)
+"""Statuses of errors that waiting cures."""
+
 Watcher = Callable[[Progress], None]
 
 
@@ -137,7 +140,10 @@ class JobHandle(ABC, Generic[Report]):
                 try:
                     yield from look(until)
                 except ServiceError as error:
-                    self._raise_fatal(error)
+                    away = time.monotonic() - self._answered
+                    passes = isinstance(error, UnreachableError) or error.status in _PASSING
+                    if not passes or away > GONE_SECONDS:
+                        raise
                 if self.conversion.done:
                     return
                 _check_time(until, self)
@@ -145,12 +151,6 @@ class JobHandle(ABC, Generic[Report]):
 
     def _polled(self, until: float | None) -> Iterator[Conversion]:  # noqa: ARG002  (as _events)
         yield self.refresh()
-
-    def _raise_fatal(self, error: ServiceError) -> None:
-        """Raises errors that waiting does not cure, or any error once the server is away for too long."""
-        is_passing = isinstance(error, UnreachableError) or error.status in (429, 502, 503, 504)
-        if not is_passing or time.monotonic() - self._answered > GONE_SECONDS:
-            raise error
 
     def _events(self, until: float | None) -> Iterator[Conversion]:
         headers = {"Accept": "text/event-stream"}

@@ -61,15 +61,13 @@ class BoundedConnection(psycopg.Connection[Any]):
             waits_for = next(gen)
             while True:
                 ready = yield waits_for
-                self._refuse_late(time.monotonic() - start)
+                limit, waited = self.answer_seconds, time.monotonic() - start
+                if limit is not None and waited > limit:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(f"no answer within {limit:g} s")
                 waits_for = gen.send(ready)
         except StopIteration as end:
             return end.value
-
-    def _refuse_late(self, waited: float) -> None:
-        if self.answer_seconds is not None and waited > self.answer_seconds:
-            self.pgconn.finish()
-            raise psycopg.OperationalError(f"no answer within {self.answer_seconds:g} s")
 
 
 @contextmanager

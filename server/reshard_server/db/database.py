@@ -289,7 +289,11 @@ def migrate(db: sa.Engine, *, apply: bool = True) -> list[str]:
         if pending and not apply:
             raise PendingError(", ".join(pending))
         if current is None:
-            _make_tables(connection, config)
+            # Tables without a number are not this program's, or are of a version that was never published: nothing is known of them.
+            if sa.inspect(connection).has_table("conversions"):
+                raise LackingError("its tables have no version number")
+            METADATA.create_all(connection)
+            command.stamp(config, "head")
         elif pending:
             command.upgrade(config, "head")
         _refuse_lacking(connection, METADATA)
@@ -320,14 +324,6 @@ def _pending(config: Config, current: str | None) -> list[str]:
     if current is None:
         return numbers
     return numbers[numbers.index(current) + 1 :] if current in numbers else []
-
-
-def _make_tables(connection: sa.Connection, config: Config) -> None:
-    # Tables without a number are not this program's, or are of a version that was never published: nothing is known of them.
-    if sa.inspect(connection).has_table("conversions"):
-        raise LackingError("its tables have no version number")
-    METADATA.create_all(connection)
-    command.stamp(config, "head")
 
 
 def _refuse_lacking(connection: sa.Connection, needed: sa.MetaData) -> None:

@@ -100,14 +100,10 @@ def _decoded(token: str) -> Any:
     try:
         padded = token[:LONGEST] + "=" * (-len(token) % 4)
         return json.loads(
-            base64.b64decode(padded, altchars=b"-_", validate=True), parse_constant=_no
+            base64.b64decode(padded, altchars=b"-_", validate=True), parse_constant=lambda _: None
         )
     except (ValueError, binascii.Error, RecursionError):
         return None
-
-
-def _no(_: str) -> None:
-    return None
 
 
 def _fingerprint(listing: Any) -> str:

@@ -91,7 +91,9 @@ def add_refusals(app: FastAPI) -> None:
         return refuse(
             request,
             ProblemError(
-                kind, f"{_request_line(request)}: {_why(error, headers)}", headers=headers
+                kind,
+                f"{request.method} {request.url.path}: {_why(error, headers)}",
+                headers=headers,
             ),
         )
 
@@ -102,10 +104,6 @@ def _without_folders(request: Request, problem: ProblemError) -> ProblemError:
     problem.detail = names.text(problem.detail)
     problem.remedy = problem.remedy and names.text(problem.remedy)
     return problem
-
-
-def _request_line(request: Request) -> str:
-    return f"{request.method} {request.url.path}"
 
 
 def _why(error: HTTPException, headers: dict[str, str]) -> str:

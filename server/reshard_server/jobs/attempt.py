@@ -218,8 +218,12 @@ class HeldClaim:
         return self._read_order()
 
     def _read_order(self) -> Order:
+        progress, self._progress = self._progress, None
         try:
-            state = self._read_state()
+            if progress is None:
+                state = claims.state_of(self.db, self.claim)
+            else:
+                state = claims.set_progress(self.db, self.claim, progress)
         except sa.exc.SQLAlchemyError as error:
             LOG.warning("cannot reach the database: %s", error)
             return "lost" if time.monotonic() - self._answered_at > self.patience else "continue"
@@ -227,12 +231,6 @@ class HeldClaim:
         if state is None:
             return "lost"
         return "cancel" if state == "cancelling" else "continue"
-
-    def _read_state(self) -> claims.Held | None:
-        progress, self._progress = self._progress, None
-        if progress is None:
-            return claims.state_of(self.db, self.claim)
-        return claims.set_progress(self.db, self.claim, progress)
 
     def pause(self, seconds: float) -> Order:
         """Waits; returns sooner with any order other than to continue."""
@@ -268,7 +266,9 @@ class HeldClaim:
         values["progress"] = self._progress
         ended = bool(self._insist(lambda: claims.finish(self.db, self.claim, state, **values)))
         if ended:
-            _log_end(state, error)
+            level = logging.WARNING if state == "failed" else logging.INFO
+            why = {} if error is None else {"problem": error["type"], "detail": error["detail"]}
+            LOG.log(level, "ended", extra={"state": state, **why})
         return ended
 
     def hand_back(self) -> None:
@@ -288,12 +288,6 @@ class HeldClaim:
                 if time.monotonic() > end:
                     return None
             time.sleep(LOOK_SECONDS)
-
-
-def _log_end(state: End, error: dict[str, Any] | None) -> None:
-    level = logging.WARNING if state == "failed" else logging.INFO
-    why = {} if error is None else {"problem": error["type"], "detail": error["detail"]}
-    LOG.log(level, "ended", extra={"state": state, **why})
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,17 +41,13 @@ class Authenticate:
             if self.settings.insecure:
                 check_host(request.headers)
             check_origin(request.method, request.headers, scope["scheme"], self.settings.public_url)
-            if self._needs_caller(scope["path"]):
+            path = scope["path"]
+            if path.startswith("/v1/") or (path == "/metrics" and not self.settings.metrics_open):
                 scope.setdefault("state", {})["caller"] = await authenticate(request)
         except ProblemError as problem:
             await refuse_unread(problem, self.settings.body_bytes, scope, receive, send)
             return
         await self.app(scope, receive, send)
-
-    def _needs_caller(self, path: str) -> bool:
-        if path == "/metrics":
-            return not self.settings.metrics_open
-        return path.startswith("/v1/")
 
 
 async def authenticate(request: Request) -> Caller:

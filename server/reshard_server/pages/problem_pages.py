@@ -69,7 +69,9 @@ class _Sending:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            if self._is_for_people(Headers(raw=message["headers"])):
+            asked = Headers(scope=self.scope).get("accept", "")
+            media = Headers(raw=message["headers"]).get("content-type")
+            if "text/html" in asked and media == MEDIA_TYPE:
                 self.problem = message
                 return
             _add_headers(MutableHeaders(scope=message))
@@ -79,10 +81,6 @@ class _Sending:
                 await self._page(self.problem)
             return
         await self.send(message)
-
-    def _is_for_people(self, headers: Headers) -> bool:
-        asked = Headers(scope=self.scope).get("accept", "")
-        return "text/html" in asked and headers.get("content-type") == MEDIA_TYPE
 
     async def _page(self, start: Message) -> None:
         answer = self._answer(json.loads(self.body))

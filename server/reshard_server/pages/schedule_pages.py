@@ -249,13 +249,9 @@ def body_of(form: ScheduleForm) -> ScheduleBody:
     try:
         return ScheduleBody.model_validate(members)
     except ValidationError as error:
-        raise invalid([{**e, "loc": ("body", *e["loc"])} for e in _of_form(form, error)]) from None
-
-
-def _of_form(form: ScheduleForm, error: ValidationError) -> list[Any]:
-    """Keeps only the errors of the chosen kind of ``when``."""
-    other = "NewSteps" if form.values["when"] == "clock" else "Clock"
-    return [e for e in error.errors() if other not in e["loc"]]
+        other = "NewSteps" if form.values["when"] == "clock" else "Clock"
+        found = [e for e in error.errors() if other not in e["loc"]]
+        raise invalid([{**e, "loc": ("body", *e["loc"])} for e in found]) from None
 
 
 def _when(form: ScheduleForm) -> dict[str, Any]:

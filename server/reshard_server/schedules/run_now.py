@@ -137,7 +137,9 @@ def _claim(scheduling: Scheduling, stored: StoredSchedule, step: int) -> StepCla
     if before is None:
         claimed = schedule_runs.claim(db, name, step, scheduling.executor)
     else:
-        _refuse_running(stored, before)
+        is_running = before.state is not None and before.state not in ENDED
+        if before.outcome == "holding" or is_running:
+            raise _busy(stored, f"step {before.key}")
         if before.state == "succeeded" or schedule_outputs.was_made(db, name, step):
             raise ProblemError(
                 CONFLICT,
@@ -149,12 +151,6 @@ def _claim(scheduling: Scheduling, stored: StoredSchedule, step: int) -> StepCla
     if claimed is None:
         raise _busy(stored, f"step {step}")
     return claimed
-
-
-def _refuse_running(stored: StoredSchedule, before: ScheduleRun) -> None:
-    is_running = before.state is not None and before.state not in ENDED
-    if before.outcome == "holding" or is_running:
-        raise _busy(stored, f"step {before.key}")
 
 
 def _busy(stored: StoredSchedule, what: str) -> ProblemError:

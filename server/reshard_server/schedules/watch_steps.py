@@ -99,12 +99,20 @@ def _to_convert(
     """The committed ones of these steps, oldest first, as long as the queue takes them."""
 
     def has_room() -> bool:
-        return not (scheduling.stopping.is_set() or _must_wait(scheduling, stored))
+        if scheduling.stopping.is_set():
+            return False
+        with scheduling.database.connect() as connection:
+            waiting = conversions.count_queued(connection, stored.token)
+            publishes = stored.body.delta is not None
+            is_busy = publishes and schedule_runs.is_busy(connection, stored.name)
+        return not is_busy and waiting < scheduling.settings.queued_per_token
 
     steps = committed(directory, new)
     if when.newest_only:
         whole = scheduling.roots.ask(when.directory, lambda: list(steps))
-        _skip(scheduling, stored, whole)
+        for older in whole[:-1]:
+            detail = f"step {whole[-1]} is newer, and this schedule converts only the newest"
+            schedule_runs.skip(scheduling.database, stored.name, older, detail)
         steps = iter(whole[-1:])
     while has_room():
         step = scheduling.roots.ask(when.directory, lambda: next(steps, None))
@@ -261,21 +269,6 @@ def _end(scheduling: Scheduling, claimed: StepClaim, outcome: Outcome, why: str)
         return schedule_runs.end_claim(connection, claimed, outcome, detail=why)
 
 
-def _skip(scheduling: Scheduling, stored: StoredSchedule, steps: list[int]) -> None:
-    """Skips all but the last of these steps."""
-    for step in steps[:-1]:
-        detail = f"step {steps[-1]} is newer, and this schedule converts only the newest"
-        schedule_runs.skip(scheduling.database, stored.name, step, detail)
-
-
-def _must_wait(scheduling: Scheduling, stored: StoredSchedule) -> bool:
-    """True if the queue is full, or the version before is not published yet."""
-    with scheduling.database.connect() as connection:
-        waiting = conversions.count_queued(connection, stored.token)
-        is_busy = stored.body.delta is not None and schedule_runs.is_busy(connection, stored.name)
-    return is_busy or waiting >= scheduling.settings.queued_per_token
-
-
 ASKED_AT_ONCE = 16
 """Markers that are looked for before the first of these steps is handled."""
 
@@ -295,7 +288,8 @@ def step_folders(directory: Location, when: NewSteps) -> dict[int, str]:
             # Of one step with several names the first counts, as for ``reshard steps``.
             found = {one.step: one.name for one in reversed(named_steps(directory))}
     except StorageError as error:
-        if _is_missing(error):
+        is_missing = isinstance(error, MissingError) and not error.fault
+        if is_missing or isinstance(error.__cause__, FileNotFoundError):
             return {}
         raise
     return {step: found[step] for step in sorted(found) if step <= LARGEST_STEP}
@@ -310,12 +304,6 @@ def committed(directory: Location, folders: dict[int, str]) -> Iterator[int]:
     while batch := list(islice(steps, ASKED_AT_ONCE)):
         names = set(committed_among(directory, [folders[step] for step in batch]))
         yield from (step for step in batch if folders[step] in names)
-
-
-def _is_missing(error: StorageError) -> bool:
-    if isinstance(error.__cause__, FileNotFoundError):
-        return True
-    return isinstance(error, MissingError) and not error.fault
 
 
 def covered_steps(steps: dict[int, str], when: NewSteps) -> dict[int, str]:

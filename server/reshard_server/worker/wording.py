@@ -44,7 +44,9 @@ class RootNames:
             others: folders of the server that are hidden from clients.
         """
         forms = {(form, name) for name, place in roots.items() for form in _texts(place)}
-        named = sorted((pair for pair in forms if pair[0] != "/"), key=_longest_first)
+        named = sorted(
+            (pair for pair in forms if pair[0] != "/"), key=lambda pair: (-len(pair[0]), *pair)
+        )
         hidden = {folder for folder, _ in named} | {f for o in others for f in _forms(o)}
         return cls(tuple(named), tuple(sorted(hidden - {"/"}, key=len, reverse=True)))
 
@@ -172,10 +174,6 @@ def _spellings(character: str) -> str:
     ]
     ordered = sorted(set(spellings), key=len, reverse=True)
     return f"(?i:{'|'.join(map(re.escape, ordered))})"
-
-
-def _longest_first(pair: tuple[str, str]) -> tuple[int, str, str]:
-    return (-len(pair[0]), *pair)
 
 
 def _texts(place: Location) -> set[str]:

@@ -128,7 +128,10 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     document["tags"] = [tag for tag in document["tags"] if tag["name"] in used]
     for item in document["paths"].values():
         for method in {"get", "head"} & item.keys():
-            _add_if_match(item[method])
+            answers = item[method]["responses"]
+            if "ETag" in answers["200"].get("headers", {}):
+                item[method].setdefault("parameters", []).append(_IF_MATCH)
+                answers.update({str(k): v for k, v in problems(PRECONDITION).items()})
     for path, operation in _operations(document):
         _complete(path, operation)
     _name_bodies(document, schemas)
@@ -213,12 +216,6 @@ def _operations(document: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]
     for path, item in document["paths"].items():
         for operation in item.values():
             yield path, operation
-
-
-def _add_if_match(operation: dict[str, Any]) -> None:
-    if "ETag" in operation["responses"]["200"].get("headers", {}):
-        operation.setdefault("parameters", []).append(_IF_MATCH)
-        operation["responses"].update({str(k): v for k, v in problems(PRECONDITION).items()})
 
 
 def _complete(path: str, operation: dict[str, Any]) -> None:
