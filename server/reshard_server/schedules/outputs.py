@@ -101,7 +101,11 @@ def next_publication(
     if not made:
         return Publication(version, None, "the first of this schedule")
     last, before = made[-1], version_text(version - 1)
-    if _version(last) != version - 1 or highest != version - 1 or not _is_same(scheduling, last):
+    if (
+        _version(last) != version - 1
+        or highest != version - 1
+        or _stamp(scheduling, last) != last.stamp
+    ):
         return Publication(
             version,
             None,
@@ -134,11 +138,6 @@ def _highest(folder: Location) -> int:
     """The highest version in a folder, finished or not; 0 for none."""
     names = folder.folders() if folder.is_folder() else []
     return max((int(version_of_name(name) or 0) for name in names), default=0)
-
-
-def _is_same(scheduling: Scheduling, output: Output) -> bool:
-    place = scheduling.roots.recheck(output.target)
-    return scheduling.roots.ask(output.target, lambda: output_stamp(place)) == output.stamp
 
 
 def _deltas_since_full(scheduling: Scheduling, made: list[Output], most: int) -> int:
