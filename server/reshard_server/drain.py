@@ -15,15 +15,15 @@ class Drain:
     """The end of the server, and the number of open requests; used from its event loop.
 
     Attributes:
-        begun: set when a signal ends the server; open streams wait for this, too.
+        started: set when a signal ends the server; open streams wait for this, too.
     """
 
-    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
     open_requests: int = 0
 
     def refuse_new(self) -> None:
         """Raises ProblemError if the server is ending."""
-        if self.begun.is_set():
+        if self.started.is_set():
             raise ProblemError(
                 UNAVAILABLE,
                 "this server is ending and accepts no new work; send the request again, to another replica or once it is "

@@ -158,9 +158,9 @@ class DrainingServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Runs ten times a second."""
         if self.signal is not None and not self.should_exit:
-            if not self.drain.begun.is_set():
+            if not self.drain.started.is_set():
                 LOG.info("draining", extra={"signal": self.signal.name})
-                self.drain.begun.set()
+                self.drain.started.set()
             await asyncio.sleep(0)
             waited = time.monotonic() - self.signalled_at
             self.should_exit = not self.drain.open_requests or waited > self.drain_seconds / 2

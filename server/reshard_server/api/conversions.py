@@ -313,8 +313,8 @@ async def _events(
     if first.done:
         return
     with serving.feed.watching(first.id, first.revision) as watcher:
-        while not serving.drain.begun.is_set():
-            is_woken = await _woken(watcher, serving.drain.begun)
+        while not serving.drain.started.is_set():
+            is_woken = await _woken(watcher, serving.drain.started)
             if serving.tokens.named(caller.name) is None:
                 return
             if not is_woken:

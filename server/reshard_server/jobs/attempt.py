@@ -93,7 +93,7 @@ class _Conversation:
         lease_ends: the end that the child knows.
     """
 
-    claim: HeldClaim
+    claim: OwnClaim
     limits: TimeLimits
     child: ChildProcess
     lease_ends: float
@@ -124,7 +124,7 @@ class _Conversation:
 
 
 def attempt(
-    document: dict[str, Any], claim: HeldClaim, limits: TimeLimits, children: Children
+    document: dict[str, Any], claim: OwnClaim, limits: TimeLimits, children: Children
 ) -> Outcome:
     """Converts in a child process, which has ended when this returns."""
     lease_ends = claim.lease_ends()
@@ -179,7 +179,7 @@ LOOK_SECONDS = 0.5
 
 
 @dataclass
-class HeldClaim:
+class OwnClaim:
     """A claim on a conversion, and the database that decides whether it still stands.
 
     Attributes:

@@ -15,7 +15,7 @@ conversion's row in the database passes from one to the other.
 
 6. ``read_row``: the request as it was recorded.
 7. ``make_child_request``: real paths, checked again; the contents of layouts; the hard links of a watched step.
-8. ``HeldClaim.begin_attempt``: counts the attempt, only while the claim stands.
+8. ``OwnClaim.begin_attempt``: counts the attempt, only while the claim stands.
 9. ``attempt``: runs the child; passes on progress, renews its lease, stops it, lets it publish.
 10. ``judge``: writes the end to the row, or waits and goes back to 6.
 
@@ -47,10 +47,10 @@ from reshard_server.errors.problems import CONFLICT, INTERNAL, WORKER_DIED, Prob
 from reshard_server.jobs.attempt import (
     Converted,
     Died,
-    HeldClaim,
     Interrupted,
     Order,
     Outcome,
+    OwnClaim,
     Refused,
     TimedOut,
     TimeLimits,
@@ -115,7 +115,7 @@ async def submit(
     return conversion
 
 
-def run_conversion(settings: Settings, roots: Roots, claim: HeldClaim, children: Children) -> bool:
+def run_conversion(settings: Settings, roots: Roots, claim: OwnClaim, children: Children) -> bool:
     """Carries out a claimed conversion; its row then has the outcome.
 
     Returns False if the conversion is queued again for a server of another version.
@@ -159,7 +159,7 @@ class _Attempts:
 
     settings: Settings
     roots: Roots
-    claim: HeldClaim
+    claim: OwnClaim
     children: Children
     deaths: int = 0
     waits_for_target: bool = False
@@ -190,7 +190,7 @@ class _Attempts:
     def attempt_once(self, conversion: Conversion, limits: TimeLimits) -> Outcome:
         """Runs one child process, unless the claim is lost or cancelled before it starts."""
         claim = self.claim
-        has_moved = claims.was_begun(claim.db, claim.claim)
+        has_moved = claims.has_moved(claim.db, claim.claim)
         document = make_child_request(
             claim.db, self.settings, self.roots, conversion, begun=has_moved
         )
@@ -232,11 +232,11 @@ class _Attempts:
         return min(FIRST_PAUSE_SECONDS * 2.0 ** (self.deaths - 1), LONGEST_PAUSE_SECONDS)
 
 
-def _fail(claim: HeldClaim, problem: ProblemError) -> None:
+def _fail(claim: OwnClaim, problem: ProblemError) -> None:
     claim.finish("failed", error=problem.document())
 
 
-def _obey(claim: HeldClaim, order: Order) -> None:
+def _obey(claim: OwnClaim, order: Order) -> None:
     """Cancels or releases the conversion if an order stopped it."""
     if order == "continue":
         return

@@ -26,7 +26,7 @@ from reshard_server.db.conversions import claims, created, rows
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.errors.error_handlers import Unavailable, unavailable
 from reshard_server.host_clock import host_seconds
-from reshard_server.jobs.attempt import HeldClaim
+from reshard_server.jobs.attempt import OwnClaim
 from reshard_server.jobs.conversion_job import run_conversion
 from reshard_server.observability.logs import about_conversion
 from reshard_server.settings import Settings
@@ -151,10 +151,10 @@ class JobQueue:
 
     def _carry_out(self, claim: Claim) -> None:
         patience, lease = self._settings.lease_seconds, self._lease
-        held = HeldClaim(self._db, claim, self._draining, patience, lambda: lease.ends_at)
+        own = OwnClaim(self._db, claim, self._draining, patience, lambda: lease.ends_at)
         try:
             with about_conversion(claim.conversion):
-                if not run_conversion(self._settings, self._roots, held, self._children):
+                if not run_conversion(self._settings, self._roots, own, self._children):
                     self._left_to_others.add(claim.conversion)
         finally:
             self._claims.discard(claim.text)

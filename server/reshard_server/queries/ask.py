@@ -151,7 +151,7 @@ class Questions:
             if ending.done():
                 yield ending.result()
                 return
-            if running.question.effort == "read" and self._drain.begun.is_set():
+            if running.question.effort == "read" and self._drain.started.is_set():
                 self._drain.refuse_new()
             if running.question.effort == "look" and time.monotonic() > deadline:
                 raise _too_long()

@@ -188,7 +188,7 @@ def test_too_many_wait(serve: Callable[..., Served]) -> None:
 def test_nothing_new_while_the_server_ends(served: Served) -> None:
     failed = served.create()
     conversions.request_cancel(served.db, failed)
-    served.app.state.drain.begun.set()
+    served.app.state.drain.started.set()
     for path, body in ((URL, ONE), (f"{URL}/{failed}:retry", None)):
         answer = served.ask("POST", path, json=body)
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")

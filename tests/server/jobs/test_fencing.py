@@ -19,7 +19,7 @@ from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.database import open_database
 from reshard_server.host_clock import host_seconds
-from reshard_server.jobs.attempt import Converted, Died, HeldClaim, Interrupted, TimeLimits, attempt
+from reshard_server.jobs.attempt import Converted, Died, Interrupted, OwnClaim, TimeLimits, attempt
 from reshard_server.jobs.child_request import make_child_request
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import Settings
@@ -139,7 +139,7 @@ def test_the_database_ends_statements_that_take_too_long(
     db.dispose()
 
 
-class OwnClaim(HeldClaim):
+class AskedClaim(OwnClaim):
     """A claim whose database is asked by the test."""
 
     def __init__(self, world: World, job: str, **more: Any) -> None:
@@ -166,7 +166,7 @@ def test_an_attempt_that_is_not_the_conversions_any_more_publishes_nothing(
     small_world: World, monkeypatch: pytest.MonkeyPatch, children: Children
 ) -> None:
     job = small_world.convert()
-    held = OwnClaim(small_world, job)
+    held = AskedClaim(small_world, job)
     monkeypatch.setattr(held, "order", lambda: "continue")  # as if it was frozen until now
     lost = Claim(job, "me", held.claim.text)
     assert claims.begin_attempt(small_world.db, lost) == 2  # another attempt runs
@@ -182,7 +182,7 @@ def test_an_attempt_that_is_not_the_conversions_any_more_publishes_nothing(
 def test_no_answer_is_no_permission(
     small_world: World, monkeypatch: pytest.MonkeyPatch, children: Children
 ) -> None:
-    held = OwnClaim(small_world, small_world.convert())
+    held = AskedClaim(small_world, small_world.convert())
 
     def unreachable(*_: Any) -> bool:
         raise sa.exc.OperationalError("SELECT", None, OSError("gone"))
@@ -198,7 +198,7 @@ def test_a_child_ends_with_its_lease(
     small_world: World, monkeypatch: pytest.MonkeyPatch, children: Children
 ) -> None:
     ends = host_seconds() - 1
-    held = OwnClaim(small_world, small_world.convert(), lease_ends=lambda: ends)
+    held = AskedClaim(small_world, small_world.convert(), lease_ends=lambda: ends)
     monkeypatch.setattr(held, "order", lambda: "continue")
     assert attempt(
         document(small_world, held.claim.conversion), held, unlimited(small_world), children
@@ -211,7 +211,7 @@ def test_an_attempt_for_which_no_process_starts_is_made_again(
     children: Children,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    held = OwnClaim(small_world, small_world.convert())
+    held = AskedClaim(small_world, small_world.convert())
     asked = document(small_world, held.claim.conversion)
 
     def no_more_descriptors() -> tuple[int, int]:
@@ -227,7 +227,7 @@ def test_an_attempt_for_which_no_process_starts_is_made_again(
 @pytest.mark.parametrize("change", ["cancelled", "another attempt", "another claim"])
 def test_who_may_publish(small_world: World, change: str) -> None:
     job = small_world.convert()
-    held = OwnClaim(small_world, job)
+    held = AskedClaim(small_world, job)
     assert held.may_publish()
     if change == "cancelled":
         conversions.request_cancel(small_world.db, job)

@@ -87,7 +87,7 @@ def test_a_page_that_ends_is_told_so(serve: Callable[..., Served]) -> None:
     browser = Browser(served)
     browser.sign_in()
     browser.go("/new-conversion")
-    served.portal.call(served.app.state.drain.begun.set)
+    served.portal.call(served.app.state.drain.started.set)
     page = browser.submit("/new-conversion", source="data/a", target="data/b", do="start")
     assert browser.status == 503
     assert "this server is ending and accepts no new work" in page.text

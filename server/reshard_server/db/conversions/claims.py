@@ -37,8 +37,8 @@ from reshard_server.host_clock import host_seconds
 from reshard_server.schemas.conversion import Conversion, ProgressState
 
 End = Literal["succeeded", "failed", "cancelled"]
-Held = Literal["running", "cancelling"]
-HELD: tuple[Held, ...] = ("running", "cancelling")
+ClaimedState = Literal["running", "cancelling"]
+CLAIMED: tuple[ClaimedState, ...] = ("running", "cancelling")
 
 TURN_KEY = 7_265_736_861_726_401
 """Postgres's advisory lock while a claim is won, so that limits apply over all replicas."""
@@ -61,11 +61,11 @@ class Claim:
 
 
 def _whose_turn() -> sa.ScalarSelect[Any]:
-    held = CONVERSIONS.alias()
+    claimed = CONVERSIONS.alias()
     busy = (
-        sa.select(held.c.token, sa.func.count().label("conversions"))
-        .where(held.c.state.in_(HELD))
-        .group_by(held.c.token)
+        sa.select(claimed.c.token, sa.func.count().label("conversions"))
+        .where(claimed.c.state.in_(CLAIMED))
+        .group_by(claimed.c.token)
         .subquery()
     )
     waiting = CONVERSIONS.alias()
@@ -109,7 +109,7 @@ _SET_TURN = TURNS.update().where(TURNS.c.token == sa.bindparam("of")).values(num
 _FIRST_TURN = TURNS.insert().values(token=sa.bindparam("of"), number=_NEXT_NUMBER)
 # Against a process that was frozen and presumed dead: the row has the text of another claim by then.
 _STANDING = (_C.id == sa.bindparam("of"), _C.claim == sa.bindparam("its_claim"))
-_STATE = sa.select(_C.state).where(*_STANDING, _C.state.in_(HELD))
+_STATE = sa.select(_C.state).where(*_STANDING, _C.state.in_(CLAIMED))
 _CHANGE = CONVERSIONS.update().where(*_STANDING).returning(_C.state)
 _BEGIN_ATTEMPT = (
     CONVERSIONS.update()
@@ -125,12 +125,12 @@ _BEGIN_ATTEMPT = (
 _MAY_PUBLISH = sa.select(_C.id).where(
     *_STANDING, _C.state == "running", _C.attempts == sa.bindparam("number")
 )
-_SET_PROGRESS = _CHANGE.where(_C.state.in_(HELD)).values(
+_SET_PROGRESS = _CHANGE.where(_C.state.in_(CLAIMED)).values(
     progress=sa.bindparam("at", type_=sa.JSON),
     begun=sa.or_(_C.begun, sa.bindparam("has_moved", type_=sa.Boolean)),
     revision=_C.revision + 1,
 )
-_BEGUN = sa.select(_C.begun).where(_C.id == sa.bindparam("of"))
+_HAS_MOVED = sa.select(_C.begun).where(_C.id == sa.bindparam("of"))
 
 
 def new_claim_text() -> str:
@@ -184,22 +184,22 @@ def may_publish(db: sa.Engine, claim: Claim, attempt: int) -> bool:
         )
 
 
-def set_progress(db: sa.Engine, claim: Claim, progress: ProgressState) -> Held | None:
+def set_progress(db: sa.Engine, claim: Claim, progress: ProgressState) -> ClaimedState | None:
     """Records progress; returns the state, or None if the claim is lost."""
     at = progress.model_dump(mode="json")
     return _changed(db, claim, _SET_PROGRESS, at=at, has_moved=progress.moved_bytes > 0)
 
 
-def state_of(db: sa.Engine, claim: Claim) -> Held | None:
+def state_of(db: sa.Engine, claim: Claim) -> ClaimedState | None:
     """The state: running, or cancelling; None if the claim is lost."""
     with db.connect() as connection:
-        return cast("Held | None", connection.execute(_STATE, _named(claim)).scalar())
+        return cast("ClaimedState | None", connection.execute(_STATE, _named(claim)).scalar())
 
 
-def was_begun(db: sa.Engine, claim: Claim) -> bool:
+def has_moved(db: sa.Engine, claim: Claim) -> bool:
     """True if an attempt of this claim or an earlier one has moved data."""
     with db.connect() as connection:
-        return bool(connection.execute(_BEGUN, {"of": claim.conversion}).scalar())
+        return bool(connection.execute(_HAS_MOVED, {"of": claim.conversion}).scalar())
 
 
 def finish(
@@ -222,7 +222,7 @@ def finish(
     values |= {"read_bytes": read_bytes, "ended_at": now}
     if progress is not None:
         values["progress"] = progress.model_dump(mode="json")
-    change = CONVERSIONS.update().where(*_standing(claim, HELD)).returning(_C.started_at)
+    change = CONVERSIONS.update().where(*_standing(claim, CLAIMED)).returning(_C.started_at)
     with db.begin() as connection:
         row = connection.execute(change.values(**values, revision=_C.revision + 1)).one_or_none()
         if row is None:
@@ -236,7 +236,7 @@ def finish(
 def hand_back(db: sa.Engine, claim: Claim) -> None:
     """Queues the conversion for the next server; ends it if it is to be cancelled."""
     with db.begin() as connection:
-        _release(connection, _standing(claim, HELD))
+        _release(connection, _standing(claim, CLAIMED))
 
 
 def take_from_silent(
@@ -253,12 +253,12 @@ def take_from_silent(
     """
     live = sa.select(EXECUTORS.c.id).where(EXECUTORS.c.heartbeat_at >= heard_after)
     dead = sa.and_(_C.executor != own, _C.executor.not_in(live))
-    recorded = sa.select(_C.claim).where(_C.executor == own, _C.state.in_(HELD))
+    recorded = sa.select(_C.claim).where(_C.executor == own, _C.state.in_(CLAIMED))
     with db.begin() as connection:
         # Checked after the records were read: claims that are won meanwhile are not among them.
         orphans = [claim for claim in connection.scalars(recorded) if not is_mine(claim)]
         orphaned = sa.and_(_C.executor == own, _C.claim.in_(orphans))
-        return _release(connection, (_C.state.in_(HELD), sa.or_(dead, orphaned)))
+        return _release(connection, (_C.state.in_(CLAIMED), sa.or_(dead, orphaned)))
 
 
 _FREE: dict[str, None] = {"executor": None, "claim": None}
@@ -286,11 +286,13 @@ def _standing(claim: Claim, states: Collection[str]) -> tuple[sa.ColumnElement[b
     return _C.id == claim.conversion, _C.claim == claim.text, _C.state.in_(states)
 
 
-def _changed(db: sa.Engine, claim: Claim, change: sa.UpdateBase, **values: Any) -> Held | None:
+def _changed(
+    db: sa.Engine, claim: Claim, change: sa.UpdateBase, **values: Any
+) -> ClaimedState | None:
     """Changes the row if the claim stands; returns its state, or None."""
     with db.begin() as connection:
         state = connection.execute(change, {**_named(claim), **values}).scalar()
-    return cast("Held | None", state)
+    return cast("ClaimedState | None", state)
 
 
 def _named(claim: Claim) -> dict[str, str]:
@@ -363,7 +365,7 @@ def _ranks(ids: Collection[str]) -> sa.Select[tuple[str, str, int]]:
 
 
 def _waiting(connection: sa.Connection) -> dict[str, _Waiting]:
-    running = _counts(connection, HELD)
+    running = _counts(connection, CLAIMED)
     queued = _counts(connection, ("queued",))
     turns = {row.token: row.number for row in connection.execute(sa.select(TURNS))}
     number = sa.func.row_number().over(partition_by=_C.token, order_by=_ORDER).label("number")
