@@ -27,7 +27,7 @@ from reshard_server.pages.visitor import (
     changer,
     check_scope,
     known_visitor,
-    nobody,
+    not_signed_in,
     visitor,
 )
 from reshard_server.resources import conversions, stored
@@ -93,7 +93,7 @@ async def _visitor(request: Request, services: Services, *, changes: bool) -> Ca
     who = await run_sync(known_visitor, request, services)
     if who is None:
         services.rates.take(address_bucket(request))
-        raise nobody()
+        raise not_signed_in()
     check_scope(who, "read")
     if changes:
         check_scope(who, "convert")

@@ -88,7 +88,7 @@ def visitor(request: Request, serving: Serving) -> Visitor:
     found = known_visitor(request, serving)
     serving.rates.take(f"token {found.name}" if found else address_bucket(request))
     if found is None:
-        raise nobody()
+        raise not_signed_in()
     ABOUT.get().caller = found.name
     request.state.caller = found.caller
     check_scope(found, "read")
@@ -114,7 +114,7 @@ def check_scope(found: Visitor, scope: Scope) -> None:
         )
 
 
-def nobody() -> ProblemError:
+def not_signed_in() -> ProblemError:
     """The problem of a visitor who is not signed in."""
     return ProblemError(
         UNAUTHENTICATED,

@@ -223,7 +223,7 @@ class OneDelta(CheckpointChoice, UnlistedChoice, DeltaForm, JobOptions, TensorRu
     )
     or_full: Flag = Field(
         False,
-        description="Where no delta can be made, since tensors were added, removed or reshaped, or old cannot be read: publish a full version, "
+        description="If no delta can be made, since tensors were added, removed or reshaped, or old cannot be read: publish a full version, "
         "and say why among its warnings.",
     )
 
