@@ -9,7 +9,7 @@ from typing import Any
 from reshard_server.app import create_app
 from reshard_server.pages.api_description import (
     TypeText,
-    described,
+    description_of,
     paragraphs,
     tags,
     type_of,
@@ -96,7 +96,7 @@ def _members(first: str, rows: Iterable[str]) -> str:
 
 def _member(name: str, schema: Schema, required: bool, description: str = "") -> str:
     needed = "yes" if required else ""
-    return f"| {name} | {_type(type_of(schema))} | {needed} | {_cell(described(schema, description))} |"
+    return f"| {name} | {_type(type_of(schema))} | {needed} | {_cell(description_of(schema, description))} |"
 
 
 def _cell(text: str) -> str:

@@ -79,7 +79,7 @@ def type_of_answer(answer: Schema) -> tuple[TypeText, ...]:
     return next((type_of(each["schema"]) for each in media if each.get("schema")), ())
 
 
-def described(schema: Schema, text: str = "") -> str:
+def description_of(schema: Schema, text: str = "") -> str:
     """The description, by default the schema's; the limits, and a default that is not empty."""
     limits = [said.format(schema[key]) for key, said in _LIMITS.items() if key in schema]
     default = schema.get("default")
@@ -99,7 +99,7 @@ def paragraphs(text: str) -> list[str]:
 
 TEMPLATES.filters |= {
     "type": type_of,
-    "described": described,
+    "description_of": description_of,
     "type_of_answer": type_of_answer,
     "paragraphs": paragraphs,
     "json": lambda value: json.dumps(value, indent=2),
