@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,11 +18,12 @@ from reshard_server.schemas.conversion import Conversion, OneTarget
 from reshard_server.settings import Settings
 
 import reshard
+from tests.server.forked import Forked
 
 PATIENCE_SECONDS = 120.0
 """Far more than a process needs to end, on a machine that is busy."""
 
-REPLICA = Path(__file__).with_name("replica.py")
+REPLICA = "tests.server.jobs.replica"
 SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB", "workers": 1}
 """Some seconds for the slow checkpoint, in many small tasks."""
 
@@ -33,7 +32,7 @@ SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB", "workers": 1}
 class Replica:
     """A server process."""
 
-    process: subprocess.Popen[str]
+    process: Forked
     log: Path
 
     @property
@@ -76,19 +75,15 @@ class World:
 
     def start(self, *, skew_seconds: float = 0.0, **options: Any) -> Replica:
         """Starts a server, whose clock may go wrong, and waits until it works."""
-        log = self.folder / f"log{len(self.replicas)}"
-        arguments = [str(self.folder), str(self.data), self.url, json.dumps(options)]
-        process = subprocess.Popen(
-            [sys.executable, str(REPLICA), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=log.open("w"),
-            text=True,
-            env={**os.environ, "SKEW_SECONDS": str(skew_seconds)},
-            start_new_session=True,  # as a service: what it converts steps back for it, not for tests
-        )
-        replica = Replica(process, log)
+        number = len(self.replicas)
+        log, ready = self.folder / f"log{number}", self.folder / f"ready{number}"
+        words = [REPLICA, self.folder, self.data, self.url, json.dumps(options)]
+        env = {**os.environ, "SKEW_SECONDS": str(skew_seconds)}
+        replica = Replica(Forked(words, env, self.folder, ready, log), log)
         self.replicas.append(replica)
-        assert process.stdout and process.stdout.readline() == "ready\n", log.read_text()
+        while not ready.exists() or ready.read_text() != "ready\n":
+            assert replica.process.poll() is None, log.read_text()
+            time.sleep(0.02)
         return replica
 
     def convert(self, target: str = "out", token: str = "ann", **more: Any) -> str:
@@ -124,8 +119,6 @@ class World:
             if replica.process.poll() is None:
                 replica.process.send_signal(signal.SIGCONT)
                 replica.kill()
-            assert replica.process.stdout
-            replica.process.stdout.close()
         self.db.dispose()
 
 
