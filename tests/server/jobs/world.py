@@ -139,8 +139,8 @@ def children_of(pid: int) -> list[int]:
 
 
 def templates_of(pid: int) -> list[int]:
-    """The process that forks children for this one; none while it starts."""
-    return [each for each in _started_by(pid) if _is_template(each)]
+    """The process that forks children for this one."""
+    return _started_by(pid)
 
 
 def _started_by(pid: int) -> list[int]:
@@ -154,13 +154,6 @@ def _started_by(pid: int) -> list[int]:
         if int(parent) == pid and state != "Z":
             found.append(int(status.parent.name))
     return found
-
-
-def _is_template(pid: int) -> bool:
-    try:
-        return b"reshard_server.worker.template" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 def is_gone(pid: int, seconds: float = PATIENCE_SECONDS) -> bool:
