@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute
 from tests.server import patient
 from tests.server.forks import Lent
 from tests.server.idle import Idle
+from tests.server.records import put_records
 from tests.server.tokens import bearer, token_settings
 
 
@@ -77,6 +78,8 @@ def serving(folder: Path, settings: dict[str, Any]) -> Iterator[Served]:
     for root in roots.values():
         root.mkdir(exist_ok=True)
     given = {"tokens": token_settings(), "roots": roots, "state": folder / "state"}
+    if not {"state", "database_url"} & settings.keys():
+        put_records(folder / "state")
     app = create_app(Settings.model_validate({**given, **settings}))
     app.router.routes = _prepared_routes()
     client = httpx.AsyncClient(

@@ -47,6 +47,7 @@ def sockets() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.campaign
 def test_a_child_ends_before_another_replica_takes_over(shared_world: World, sockets: Path) -> None:
     url, proxies = shared_world.url, list[Proxy]()
     with ExitStack() as opened:

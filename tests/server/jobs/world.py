@@ -19,6 +19,7 @@ from reshard_server.settings import Settings
 
 import reshard
 from tests.server.forked import Forked
+from tests.server.records import put_records
 
 PATIENCE_SECONDS = 120.0
 """Far more than a process needs to end, on a machine that is busy."""
@@ -65,6 +66,8 @@ class World:
     replicas: list[Replica] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        if not self.url:
+            put_records(self.folder)
         self.db: sa.Engine = open_database(
             Settings(state=self.folder, database_url=self.url or None)
         )

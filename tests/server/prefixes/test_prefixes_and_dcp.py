@@ -78,8 +78,7 @@ def test_inspected_read_and_verified(client: httpx.Client, source: str) -> None:
     assert ask(client, "/v1/checkpoints:verify", checkpoint=source)["differences"] == 0
 
 
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("to", ["orbax", "safetensors", "dcp", "tensorflow"])
+@pytest.mark.parametrize(("source", "to"), [*zip(SOURCES, ("dcp", "tensorflow"), strict=True)])
 def test_planned_and_converted(client: httpx.Client, source: str, to: str) -> None:
     target = f"data/made/{to}/{source.replace('/', '-')}"
     asked = {"source": source, "target": target, "to": to, "layout": LAYOUT}
