@@ -10,20 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
-import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.server.live import live
-from tests.server.pages.chromium import PATIENCE_MILLISECONDS, chromium, person
-
-pytestmark = pytest.mark.xdist_group("chromium")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=PATIENCE_MILLISECONDS)
-    with chromium() as found:
-        yield found
+from tests.server.pages.chromium import person
 
 
 @contextmanager
