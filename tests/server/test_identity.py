@@ -51,7 +51,7 @@ def converted(client: httpx.Client, **body: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("how", "said"),
-    [("carry", "carried"), ("compute", "computed"), ("check", "checked"), (None, "carried")],
+    [("check", "checked"), (None, "carried")],
 )
 def test_the_result_has_the_root(
     how: str | None, said: str, client: httpx.Client, server: Live
@@ -151,19 +151,10 @@ def test_verify_takes_a_public_key(client: httpx.Client, signed: Path) -> None:
     assert found["equal"] is True
     assert len(found["identity"]["signer"]) == 64
     assert found["identity"]["version"] == "1000"
-    newer = {**body, "name": "llama", "min_version": 1001}
-    refused = client.post("/v1/checkpoints:verify", json=newer)
-    assert (refused.status_code, refused.json()["title"]) == (422, "The bits differ")
-    assert "'1001' or later was asked for" in refused.json()["detail"]
     other = {**body, "key": signed.with_name("other.pub.pem").read_text()}
     refused = client.post("/v1/checkpoints:verify", json=other)
     assert (refused.status_code, refused.json()["title"]) == (422, "The bits differ")
     assert "is not signed with this key" in refused.json()["detail"]
-    none = client.post("/v1/checkpoints:verify", json={**body, "checkpoint": "data/known"})
-    assert none.json()["detail"] == (
-        "data/known/identity.dsse.json does not exist: expected the signature of an identity; sign the checkpoint (reshard sign), or convert "
-        "a signed one with identity carry, so that the signature travels"
-    )
     bad = client.post(
         "/v1/checkpoints:verify", json={**body, "key": "-----BEGIN PUBLIC KEY-----\nx"}
     )
