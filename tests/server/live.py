@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 120.0
 class Live:
     """A server process, its address, and its log so far."""
 
-    process: Forked
+    process: Forked | subprocess.Popen[bytes]
     url: str
     log: Path
 
@@ -92,7 +92,7 @@ def live(folder: Path, *flags: str, module: str = "reshard", **settings: Any) ->
                 process.wait()
 
 
-def wait_for_address(process: Forked, log: Path) -> str:
+def wait_for_address(process: Forked | subprocess.Popen[bytes], log: Path) -> str:
     """Where it listens, once it is ready."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and process.poll() is None:

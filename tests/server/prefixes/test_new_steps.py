@@ -49,25 +49,6 @@ def test_each_new_step_is_published_as_safetensors(
     _until(lambda: not any((data / ".reshard-held").iterdir()))
 
 
-def test_each_new_step_of_torch_becomes_a_prefix(client: httpx.Client, data: Path) -> None:
-    schedule = {
-        "when": {"directory": "data/torch", "step_prefix": "step", "poll_seconds": 0.2},
-        "targets": [{"target": "data/from-torch/ckpt-{step}", "to": "tensorflow"}],
-        "keep": 1,
-    }
-    assert client.put("/v1/schedules/torch", json=schedule).status_code == 201
-    _until(lambda: all(_state(client, step, "torch") == "succeeded" for step in (10, 20)))
-    made = data / "from-torch"
-    _until(
-        lambda: (
-            {path.name.partition(".")[0] for path in made.iterdir()} == {"checkpoint", "ckpt-20"}
-        )
-    )
-    assert reshard.verify(data / "torch" / "step-20", made / "ckpt-20").differences == 0
-    runs = client.get("/v1/schedules/torch/runs").json()["runs"]
-    assert {run["key"] for run in runs} == {"10", "20"}
-
-
 def test_each_new_step_of_megatron_is_published_by_a_recipe(
     client: httpx.Client, data: Path, tmp_path: Path
 ) -> None:
