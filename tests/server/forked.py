@@ -15,11 +15,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from reshard_server.worker import children, template
+from reshard_server.worker import child, children, template
 from reshard_server.worker.parent import die_with_parent
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["tests.server.imported"])
+
+STEP_BACK = "TESTED_CHILDREN_STEP_BACK"
+"""The variable with which the children of servers step back for them, as they do elsewhere."""
 
 
 class Forked:
@@ -105,6 +108,10 @@ def _become_template(its: socket.socket) -> NoReturn:
     for fd, number in zip(given, (0, 2), strict=True):
         os.dup2(fd, number)
         os.close(fd)
+    if (
+        STEP_BACK not in os.environ
+    ):  # other tests would take the processor from a child that steps back
+        child._NICENESS = 0
     sys.argv = ["", str(os.getppid())]
     its.close()
     os._exit(template.main())

@@ -157,7 +157,8 @@ def document(world: World, job: str) -> dict[str, Any]:
     conversion = conversions.get(world.db, job)
     assert conversion is not None
     settings = Settings(state=world.folder)
-    return make_child_request(world.db, settings, OneRoot(world.data), conversion, begun=False)
+    made = make_child_request(world.db, settings, OneRoot(world.data), conversion, begun=False)
+    return {**made, "niceness": 0}
 
 
 def unlimited(world: World) -> TimeLimits:

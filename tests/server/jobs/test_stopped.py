@@ -25,12 +25,8 @@ def test_a_cancelled_conversion_stops_and_a_retry_goes_on(world: World) -> None:
     assert (world.data / ".out.reshard-partial").is_dir()  # for the retry
 
     conversions.requeue(world.db, job)
-    found = world.ended(job)
-    assert found.state == "succeeded"
-    assert found.progress is not None
-    assert found.progress.resumed_bytes > 0
+    world.resumed(job)
     assert not (world.data / ".out.reshard-partial").exists()
-    assert world.is_equal()
 
 
 def test_a_server_that_ends_hands_back_and_the_next_goes_on(world: World) -> None:
@@ -42,11 +38,7 @@ def test_a_server_that_ends_hands_back_and_the_next_goes_on(world: World) -> Non
     assert is_gone(child)
     assert world.get(job).state == "queued"
     world.start()
-    found = world.ended(job)
-    assert found.state == "succeeded"
-    assert found.progress is not None
-    assert found.progress.resumed_bytes > 0
-    assert world.is_equal()
+    world.resumed(job)
 
 
 def test_a_job_that_asked_to_start_over_does_so_once(world: World) -> None:
@@ -56,10 +48,7 @@ def test_a_job_that_asked_to_start_over_does_so_once(world: World) -> None:
     world.wait_for(job, moved(0.3))
     first.kill()
     world.start()
-    found = world.ended(job)
-    assert found.progress is not None
-    assert found.progress.resumed_bytes > 0
-    assert world.is_equal()
+    world.resumed(job)
 
 
 def test_other_settings_after_a_restart_lose_no_job(world: World) -> None:

@@ -112,6 +112,14 @@ class World:
     def ended(self, conversion: str, seconds: float = 300) -> Conversion:
         return self.wait_for(conversion, lambda c: c.done, seconds)
 
+    def resumed(self, conversion: str) -> Conversion:
+        """A conversion that has succeeded after it was resumed, and whose target is right."""
+        found = self.ended(conversion)
+        assert found.state == "succeeded", found.error
+        assert found.progress is not None and found.progress.resumed_bytes > 0
+        assert self.is_equal()
+        return found
+
     def is_equal(self, target: str = "out") -> bool:
         """Whether the target has the source's bits."""
         found = reshard.verify(self.data / "source", self.data / target)

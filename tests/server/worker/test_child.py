@@ -40,6 +40,7 @@ def request(source: Path, target: Path, **options: Any) -> Message:
         "workers": 1,
         "max_growth": 16.0,
         "begun": False,
+        "niceness": 0,
         "data_bytes": 4 << 30,
     }
 
