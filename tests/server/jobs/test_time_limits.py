@@ -53,7 +53,7 @@ def detail(found: TimeLimits) -> str:
 
 def test_only_what_moves_is_progress(tmp_path: Path) -> None:
     clock = Times()
-    found = limits(clock, tmp_path, {}, no_progress_seconds=20)
+    found = limits(clock, tmp_path, {}, no_progress_seconds=10)
     for at in (
         progress(0),
         progress(1),
@@ -68,7 +68,7 @@ def test_only_what_moves_is_progress(tmp_path: Path) -> None:
     found.see(progress(1, "syncing", 1))
     clock.now += 2
     assert detail(found) == (
-        "it moved nothing for 11 s, longer than the 20 s that it may (the server's setting no_progress_seconds is 20), "
+        "it moved nothing for 11 s, longer than the 10 s that it may (the server's setting no_progress_seconds is 10), "
         "syncing, with 1 of 100 bytes moved, at the tensor 'w'; look whether the storage hangs, and retry the "
         "conversion to resume it"
     )
@@ -76,8 +76,8 @@ def test_only_what_moves_is_progress(tmp_path: Path) -> None:
 
 def test_what_moves_may_run_for_long_unless_that_is_limited(tmp_path: Path) -> None:
     clock = Times()
-    free = limits(clock, tmp_path, {}, no_progress_seconds=20)
-    bounded = limits(clock, tmp_path, {}, run_seconds=60, no_progress_seconds=20)
+    free = limits(clock, tmp_path, {}, no_progress_seconds=10)
+    bounded = limits(clock, tmp_path, {}, run_seconds=60, no_progress_seconds=10)
     for at in range(10):
         clock.now += 7
         free.see(progress(at))
