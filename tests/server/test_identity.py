@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from http.cookies import SimpleCookie
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -16,6 +14,7 @@ from reshard_server.client import Client
 
 import reshard
 from reshard.cli.app import run
+from tests.server.asking import converted
 from tests.server.live import Live, live
 from tests.server.tokens import TOKENS
 from tests.signing_keys import ED25519, P256, make_key
@@ -38,17 +37,6 @@ def client(server: Live) -> Iterator[httpx.Client]:
         yield client
 
 
-def converted(client: httpx.Client, **body: Any) -> Any:
-    made = client.post("/v1/conversions", json=body)
-    assert made.status_code == 202, made.text
-    for _ in range(3000):
-        found = client.get(f"/v1/conversions/{made.json()['id']}").json()
-        if found["done"]:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(found)
-
-
 @pytest.mark.parametrize(
     ("how", "said"),
     [("check", "checked"), (None, "carried")],
@@ -69,6 +57,8 @@ def test_the_client_and_the_command_show_it(
     root = root_of(server, "data/known")
     with Client(server.url, TOKENS["bob"][0]) as asked:
         (report,) = asked.convert("data/known", "data/by_client", identity="check").wait()
+        assert asked.checkpoints.identify("data/unknown").root == root
+        assert asked.checkpoints.verify("data/unknown", identity=root).identity.root == root
     assert report.identity == reshard.IdentityReport(root, "checked")
     monkeypatch.setenv("RESHARD_TOKEN", TOKENS["bob"][0])
     command = ["convert", "data/known", "data/by_command", "--server", server.url]
@@ -106,14 +96,6 @@ def test_the_root_is_computed_on_demand(client: httpx.Client, server: Live) -> N
     refused = client.post("/v1/checkpoints:identify", json=little)
     assert refused.status_code == 422
     assert refused.json()["smallest_bytes"] > 1 << 20
-
-
-def test_the_client_asks_for_it(server: Live) -> None:
-    with Client(server.url, TOKENS["bob"][0]) as asked:
-        root = root_of(server, "data/known")
-        assert asked.checkpoints.identify("data/unknown").root == root
-        found = asked.checkpoints.verify("data/unknown", identity=root)
-        assert found.equal and found.identity.root == root
 
 
 def test_verify_takes_a_root(client: httpx.Client, server: Live) -> None:

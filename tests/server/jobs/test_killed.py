@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from reshard_server.db.conversions import conversions
 import reshard
 from tests.server.forked import STEP_BACK
 from tests.server.jobs.world import SLOW, World, children_of, is_gone, moved, templates_of
+from tests.server.waiting import until
 
 
 def test_a_killed_server_goes_on_where_it_was(world: World) -> None:
@@ -124,10 +124,7 @@ def test_a_server_killed_between_publishing_and_recording_tells_the_digests(worl
         world.db.connect() as connection
     ):  # a writer that hangs, so that the end cannot be recorded
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        deadline = time.monotonic() + 300
-        while not (world.data / "out").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: (world.data / "out").exists())
         first.kill()
         connection.rollback()
     assert world.get(job).state == "running"

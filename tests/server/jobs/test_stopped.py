@@ -6,7 +6,6 @@ import os
 import signal
 
 from reshard_server.db.conversions import conversions
-from reshard_server.schemas.conversion import SeveralTargets, TargetRequest
 
 from tests.server.jobs.world import SLOW, World, is_gone, moved
 
@@ -80,38 +79,6 @@ def test_refusals_are_told_in_the_clients_words(small_world: World) -> None:
     assert unstored.error["detail"] == (
         "the layout 'serving' is not stored; store it, or give the layout's content"
     )
-
-
-def test_a_result_names_what_the_client_named(small_world: World) -> None:
-    small_world.start()
-    found = small_world.ended(small_world.convert())
-    assert found.result is not None
-    [report] = found.result
-    assert (report["source"], report["target"]) == ("data/source", "data/out")
-    assert all(t["source_digest"] == t["target_digest"] for t in report["tensors"])
-    assert str(small_world.data) not in found.model_dump_json()
-
-
-def test_several_targets_are_all_made(small_world: World) -> None:
-    small_world.start()
-    request = SeveralTargets(
-        source="data/source",
-        targets=(
-            TargetRequest(target="data/a"),
-            TargetRequest(
-                target="data/b", layout={"mesh": {"axes": ["x"], "shape": [2]}, "rules": []}
-            ),
-        ),
-    )
-    job = conversions.create(small_world.db, token="ann", request=request).id
-    found = small_world.ended(job)
-    assert found.state == "succeeded", found.error
-    assert found.result is not None
-    assert [r["target"] for r in found.result] == ["data/a", "data/b"]
-    assert small_world.is_equal("a")
-    assert small_world.is_equal("b")
-    assert found.progress is not None
-    assert found.progress.moved_bytes == found.progress.total_bytes
 
 
 def test_a_target_that_another_conversion_writes_is_refused(world: World) -> None:

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -30,6 +29,7 @@ import reshard
 from tests.server.jobs.world import children_of, is_gone
 from tests.server.live import Live, live
 from tests.server.tokens import TOKENS
+from tests.server.waiting import until
 
 GIB = 1 << 30
 SECONDS = 60.0
@@ -59,12 +59,8 @@ def post(server: Live, verb: str, **body: object) -> socket.socket:
     return connection
 
 
-def the_child(server: Live, seconds: float = 60) -> int:
-    deadline = time.monotonic() + seconds
-    while not (found := children_of(server.process.pid)):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return found[0]
+def the_child(server: Live) -> int:
+    return until(lambda: children_of(server.process.pid))[0]
 
 
 def freeze(server: Live) -> int:

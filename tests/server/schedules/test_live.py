@@ -15,9 +15,11 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 
 import reshard
 from tests.server.live import Live, live
+from tests.server.waiting import until
 
 URL = "/v1/schedules/s"
 WRITER = Path(__file__).with_name("training_run.py")
@@ -106,7 +108,7 @@ def test_each_step_of_a_training_run(tmp_path: Path) -> None:
             let_it_train(run, client, range(4))
         found = wait_for(client, all_succeeded(*range(4)))
         assert all(run["outcome"] == "started" for run in found.values())
-        _until(lambda: {p.name for p in (tmp_path / "data" / "out").iterdir()} == {"2", "3"})
+        until(lambda: {p.name for p in (tmp_path / "data" / "out").iterdir()} == {"2", "3"})
         assert all(is_right(tmp_path, step) for step in (2, 3))
         assert nothing_held(tmp_path)
         told = client.get(f"/v1/conversions/{found['3']['conversion']}").json()
@@ -130,6 +132,7 @@ def test_steps_that_are_deleted_while_they_are_converted(tmp_path: Path) -> None
         assert nothing_held(tmp_path)
 
 
+@pytest.mark.campaign
 def test_a_server_that_is_killed_misses_no_step_and_repeats_none(tmp_path: Path) -> None:
     """The server is killed twice while the training run continues; every step is converted in the end."""
     ids: dict[str, set[str]] = {}
@@ -138,7 +141,7 @@ def test_a_server_that_is_killed_misses_no_step_and_repeats_none(tmp_path: Path)
             with live(tmp_path, lease_seconds=2) as server, server.client() as client:
                 if number == 0:
                     assert client.put(URL, json=BODY).status_code == 201
-                _until(lambda c=client, n=number: len(runs(c)) > n)
+                until(lambda c=client, n=number: len(runs(c)) > n)
                 _gather(ids, client)
                 if number == 2:
                     run.wait(300)
@@ -165,7 +168,7 @@ def test_killed_while_a_held_step_is_converted(tmp_path: Path) -> None:
         reshard.save(tmp_path / "data" / "growing", weights)
         source.parent.mkdir()
         (tmp_path / "data" / "growing").rename(source)
-        _until(lambda: _moved(client) > 0.2)
+        until(lambda: _moved(client) > 0.2)
         _kill(server)
     for path in [p for p in source.rglob("*") if p.is_file()]:
         path.unlink()
@@ -199,10 +202,3 @@ def _gather(ids: dict[str, set[str]], client: httpx.Client) -> None:
 def _kill(server: Live) -> None:
     server.process.send_signal(signal.SIGKILL)
     server.process.wait(60)
-
-
-def _until(holds: Callable[[], bool], seconds: float = 400) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
