@@ -9,10 +9,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(holds: Callable[[], T], seconds: float = 400) -> T:
+def until(holds: Callable[[], T], seconds: float = 400, pause: float = 0.02) -> T:
     """The first answer that is true; fails if none is within this time, which is far more than a busy machine takes."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() < deadline, "it never held"
-        time.sleep(0.02)
+        time.sleep(pause)
     return found

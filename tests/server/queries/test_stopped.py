@@ -60,7 +60,8 @@ def post(server: Live, verb: str, **body: object) -> socket.socket:
 
 
 def the_child(server: Live) -> int:
-    return until(lambda: children_of(server.process.pid))[0]
+    """Found before it can have answered."""
+    return until(lambda: children_of(server.process.pid), pause=0.005)[0]
 
 
 def freeze(server: Live) -> int:
