@@ -18,10 +18,13 @@ CREDENTIALS = (*SECRETS.values(), "key-of-the-s3-tests")
 """What must be in no answer, log, page or record."""
 
 
-@pytest.fixture(params=["s3_bucket", "gcs_bucket"])
+EACH_CLOUD = pytest.mark.parametrize("bucket", ["s3_bucket", "gcs_bucket"], indirect=True)
+
+
+@pytest.fixture
 def bucket(request: pytest.FixtureRequest) -> Bucket:
-    """An empty bucket on each of the project's own servers in turn."""
-    found: Bucket = request.getfixturevalue(request.param)
+    """An empty bucket of S3, or of the cloud that the test names."""
+    found: Bucket = request.getfixturevalue(getattr(request, "param", "s3_bucket"))
     return found
 
 

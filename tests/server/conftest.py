@@ -22,6 +22,7 @@ from tests.server.jobs.worlds import (
 )
 from tests.server.pages.signed_in import ann, signed_in
 from tests.server.postgres import Postgres, start_postgres
+from tests.server.records import put_records
 from tests.server.served import serve, served
 
 __all__ = [
@@ -54,7 +55,9 @@ def postgres() -> Iterator[Postgres]:
 def each_db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
     """An empty database: once SQLite, once PostgreSQL."""
     url = None
-    if request.param == "postgres":
+    if request.param == "sqlite":
+        put_records(tmp_path)
+    else:
         url = request.getfixturevalue("postgres").new_database()
     engine = open_database(Settings(state=tmp_path, database_url=url))
     yield engine

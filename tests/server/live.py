@@ -1,4 +1,4 @@
-"""A real server process on loopback, started as people start it and ended by SIGTERM."""
+"""A real server process on loopback, ended by SIGTERM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from tests.server.forked import Forked
 from tests.server.tokens import bearer, token_documents
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 120.0
 class Live:
     """A server process, its address, and its log so far."""
 
-    process: subprocess.Popen[bytes]
+    process: Forked | subprocess.Popen[bytes]
     url: str
     log: Path
 
@@ -76,17 +76,10 @@ def live(folder: Path, *flags: str, module: str = "reshard", **settings: Any) ->
     """A server with these settings, its state and its root ``data`` in the folder."""
     data, log = folder / "data", folder / "log"
     data.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", module, "serve", "--port", "0", "--state", folder / "state"]
-    command += ["--root", f"data={data}", "--settings", settings_file(folder, **settings), *flags]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            list(map(str, command)),
-            stdout=stream,
-            stderr=stream,
-            env=environment(),
-            cwd=folder,
-            start_new_session=True,  # as a service: what it converts steps back for it, not for tests
-        )
+    words = [module, "serve", "--port", 0, "--state", folder / "state", "--root", f"data={data}"]
+    words += ["--settings", settings_file(folder, **settings), *flags]
+    log.write_bytes(b"")
+    process = Forked(words, environment(), folder, log, log)
     try:
         yield Live(process, wait_for_address(process, log), log)
     finally:
@@ -99,7 +92,7 @@ def live(folder: Path, *flags: str, module: str = "reshard", **settings: Any) ->
                 process.wait()
 
 
-def wait_for_address(process: subprocess.Popen[bytes], log: Path) -> str:
+def wait_for_address(process: Forked | subprocess.Popen[bytes], log: Path) -> str:
     """Where it listens, once it is ready."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and process.poll() is None:

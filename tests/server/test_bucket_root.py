@@ -14,7 +14,7 @@ from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Refuse
 from tests.ports import kept_port
-from tests.server.bucket_roots import CREDENTIALS, mark, put, save
+from tests.server.bucket_roots import CREDENTIALS, EACH_CLOUD, mark, put, save
 from tests.server.checkpoint import TREE
 from tests.server.pages.browser import Browser
 from tests.server.served import Served
@@ -37,6 +37,7 @@ def listed(served: Served, **query: Any) -> list[tuple[str, str, Any]]:
     return [(one["path"], one["kind"], one["folders"]) for one in found]
 
 
+@EACH_CLOUD
 def test_what_is_listed(in_bucket: Served, bucket: Bucket) -> None:
     mark(bucket, "run/1", "run/20", "run/best", "served/a", ".hidden/x", "odd%name")
     mark(bucket, "run/3", markers=())  # not finished
@@ -91,6 +92,7 @@ def test_folders_that_the_credentials_may_not_list_are_left_out(
     assert [path for path, *_ in listed(in_bucket)] == ["data/open/a"]
 
 
+@EACH_CLOUD
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("refusal", "status", "kind", "words"),

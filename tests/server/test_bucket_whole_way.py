@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from tests.equal import assert_same_trees
 from tests.server.bucket_roots import CREDENTIALS, MARKER, PREFIX, delete, keys_below, put, save
 from tests.server.checkpoint import TREE
 from tests.server.live import Live, live
+from tests.server.waiting import until
 
 LAYOUT = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": [{"match": "kernel", "axes": ["x"]}]}
 WHO = "root"
@@ -27,14 +26,6 @@ WHO = "root"
 def server_of(tmp_path: Path, root_url: str, **settings: Any) -> Any:
     """A server whose root ``models`` is in the bucket, and ``data`` a folder."""
     return live(tmp_path, "--root", f"models={root_url}", **settings)
-
-
-def until(holds: Callable[[], Any], seconds: float = 300) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 def ended(client: httpx.Client, made: str) -> dict[str, Any]:

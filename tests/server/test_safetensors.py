@@ -1,4 +1,4 @@
-"""Safetensors by HTTP: a file and a folder with an index as the source, and links that lead out of the roots."""
+"""Safetensors and state dicts by HTTP: files and folders with an index as the source, and links that lead out of the roots."""
 
 from __future__ import annotations
 
@@ -15,17 +15,24 @@ from safetensors.numpy import save
 
 import reshard
 from tests.formats.safetensors.build import TREE, file_of, sharded, snapshot_of
-from tests.server.asking import ask
+from tests.server.asking import ask, converted
 from tests.server.live import Live, live
+from tests.state_files import write_state
 
 INDEX = "model.safetensors.index.json"
-FORMS = ["data/one.safetensors", "data/sharded", f"data/sharded/{INDEX}"]
+STATE = "data/old/run/checkpoint-20"
+FORMS = ["data/one.safetensors", f"data/sharded/{INDEX}", STATE]
+KINDS = dict(zip(FORMS, ("safetensors", "safetensors", "torch"), strict=True))
 LAYOUT = {
     "mesh": {"axes": ["model"], "shape": [4]},
     "rules": [{"match": "weight", "axes": ["model"]}],
     "unmatched": "replicate",
 }
 EMBED = "model.embed.weight"
+WEIGHTS = {"weight": np.asfortranarray(np.arange(400, dtype=np.float32).reshape(20, 20))}
+TREES: dict[str, dict[str, Any]] = dict(
+    zip(FORMS, ({EMBED: TREE[EMBED], **TREE},) * 2 + (WEIGHTS,), strict=True)
+)
 
 
 def quantised(folder: Path) -> None:
@@ -57,6 +64,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     quantised(data / "fp8")
     secret = (data / "linked" / "model-00002-of-00002.safetensors").rename(folder / "secret")
     (data / "linked" / "model-00002-of-00002.safetensors").symlink_to(secret)
+    for step in (10, 20):
+        write_state(data / "old" / "run" / f"checkpoint-{step}" / "pytorch_model.bin", WEIGHTS)
+    write_state(folder / "secret.bin", WEIGHTS)
+    for name in ("linked.pt", "linked/pytorch_model.bin"):
+        (data / "old" / name).parent.mkdir(exist_ok=True)
+        (data / "old" / name).symlink_to(folder / "secret.bin")
     snapshot = snapshot_of(sharded(folder / "hf2"), folder / "models--c--d")
     with live(folder, "--root", f"other={snapshot.parent}", requests_per_minute=10**6) as found:
         yield found
@@ -69,62 +82,35 @@ def client(server: Live) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("source", FORMS)
-def test_inspected(client: httpx.Client, source: str) -> None:
+def test_read_planned_converted_and_verified(client: httpx.Client, source: str) -> None:
     found = ask(client, "/v1/checkpoints:inspect", checkpoint=source)
-    assert (found["uri"], found["format"], found["style"]) == (source, "safetensors", None)
-    assert {t["name"]: t["shape"] for t in found["tensors"]} == {
-        name: list(array.shape) for name, array in TREE.items()
-    }
-
-
-@pytest.mark.parametrize("source", FORMS)
-def test_slices_are_read(client: httpx.Client, source: str) -> None:
-    asked = {"checkpoint": source, "name": EMBED, "slice": "3:5,1:4"}
-    found = client.get("/v1/tensors", params=asked)
-    assert (found.status_code, found.content) == (200, TREE[EMBED][3:5, 1:4].tobytes())
+    assert (found["uri"], found["format"]) == (source, KINDS[source])
+    name, array = next(iter(TREES[source].items()))
+    read = client.get(
+        "/v1/tensors", params={"checkpoint": source, "name": name, "slice": "3:5,1:4"}
+    )
+    assert (read.status_code, read.content) == (200, array[3:5, 1:4].tobytes())
     shard = client.get("/v1/tensors", params={"checkpoint": source, "shard": 1, "layout": json.dumps(LAYOUT)})  # fmt: skip
     assert shard.status_code == 200, shard.text
-
-
-@pytest.mark.parametrize("source", FORMS)
-def test_planned_converted_and_verified(client: httpx.Client, source: str) -> None:
     target = f"data/out-{Path(source).stem}"
     asked = {"source": source, "target": target, "to": "orbax", "layout": LAYOUT}
-    planned = ask(client, "/v1/plans", **asked)
-    assert planned["source"] == source
-    made = client.post("/v1/conversions", json={**asked, "verify": "readback"})
-    assert made.status_code == 202, made.text
-    ended = end_of(client, made.headers["Location"])
+    assert ask(client, "/v1/plans", **asked)["source"] == source
+    ended = converted(client, **asked, verify="readback")
     assert (ended["state"], ended["error"]) == ("succeeded", None)
     verified = ask(client, "/v1/checkpoints:verify", checkpoint=source, other=target)
     assert (verified["a"], verified["b"], verified["differences"]) == (source, target, 0)
-    assert len(verified["tensors"]) == len(TREE)
+    assert len(verified["tensors"]) == len(TREES[source])
 
 
-@pytest.mark.parametrize(
-    ("target", "options"),
-    [
-        ("data/made/one.safetensors", {}),
-        ("data/made/shards", {"to": "safetensors", "file_bytes": "1KB"}),
-        ("data/made/ranks", {"files": "ranks", "layout": LAYOUT, "file_names": "r{rank}.safetensors"}),
-        ("data/made/dcp", {"files": "dcp", "layout": LAYOUT}),
-        ("data/made/ckpt", {"to": "tensorflow", "file_bytes": "1KB"}),
-    ],
-)  # fmt: skip
-def test_written_in_every_form(client: httpx.Client, target: str, options: dict[str, Any]) -> None:
-    source = "data/sharded"
-    asked = {"source": source, "target": target, "verify": "readback", **options}
-    assert ask(client, "/v1/plans", **{k: v for k, v in asked.items() if k != "verify"})["source"]
-    made = client.post("/v1/conversions", json=asked)
-    assert made.status_code == 202, made.text
-    ended = end_of(client, made.headers["Location"])
-    assert (ended["state"], ended["error"]) == ("succeeded", None)
-    assert ended["result"][0]["tensor_count"] == len(TREE)
-    verified = ask(client, "/v1/checkpoints:verify", checkpoint=source, other=target)
-    assert (verified["differences"], len(verified["tensors"])) == (0, len(TREE))
-    again = client.post("/v1/conversions", json={**asked, "labels": {"again": "1"}})
-    ended = end_of(client, again.headers["Location"])
-    assert ended["state"] == "succeeded" and ended["result"][0]["already_done"]
+def test_options_of_a_format_reach_the_target(client: httpx.Client, server: Live) -> None:
+    asked = {"source": "data/sharded", "target": "data/made/ranks", "files": "ranks", "layout": LAYOUT, "file_names": "r{rank}.safetensors"}  # fmt: skip
+    assert converted(client, **asked)["state"] == "succeeded"
+    made = server.log.parent / "data" / "made" / "ranks"
+    assert sorted(p.name for p in made.glob("*.safetensors")) == [
+        f"r{n}.safetensors" for n in range(4)
+    ]
+    again = converted(client, **asked, labels={"again": "1"})
+    assert again["state"] == "succeeded" and again["result"][0]["already_done"]
 
 
 def test_what_an_index_does_not_list_is_told_and_can_be_included(
@@ -139,8 +125,7 @@ def test_what_an_index_does_not_list_is_told_and_can_be_included(
         f"data/beside/{INDEX} does not list 1 safetensors file beside it, left out here: projector.safetensors (1 tensor: "
         "'more'); take them with (unlisted=\"include\")"
     )
-    made = client.post("/v1/conversions", json={**asked, "target": "data/out-listed"})
-    (report,) = end_of(client, made.headers["Location"])["result"]
+    (report,) = converted(client, **{**asked, "target": "data/out-listed"})["result"]
     assert told in report["warnings"]
     for path, body in (
         ("/v1/checkpoints:inspect", checkpoint),
@@ -151,8 +136,7 @@ def test_what_an_index_does_not_list_is_told_and_can_be_included(
         included = ask(client, path, **body, **more)
         assert told not in included["warnings"]
         assert "more" in {t.get("name") or t["target"] for t in included["tensors"]}
-    made = client.post("/v1/conversions", json={**asked, **more})
-    ended = end_of(client, made.headers["Location"])
+    ended = converted(client, **{**asked, **more})
     assert (ended["state"], ended["request"]["unlisted"]) == ("succeeded", "include")
     verified = ask(client, "/v1/checkpoints:verify", **checkpoint, other="data/out-beside", **more)
     assert (verified["differences"], len(verified["tensors"])) == (0, len(TREE) + 1)
@@ -175,7 +159,7 @@ def test_the_files_of_a_model_are_read_below_a_root(client: httpx.Client, server
         "data/model/config.json does not fit the target: model type 'llama' asks for"
     )
     (model / "config.json").write_text('{"model_type": "own"}')
-    ended = end_of(client, client.post("/v1/conversions", json=asked).headers["Location"])
+    ended = converted(client, **asked)
     assert (ended["state"], ended["error"]) == ("succeeded", None)
     assert "data/model/config.json is of model type 'own'" in ended["result"][0]["warnings"][0]
     made = server.log.parent / "data" / "made" / "model"
@@ -195,25 +179,11 @@ def test_an_option_of_another_format_is_refused(client: httpx.Client) -> None:
     assert "expected the name of a file that ends in .safetensors" in answer.text
 
 
-@pytest.mark.parametrize("source", FORMS)
-def test_digests_are_recorded_in_folders(client: httpx.Client, source: str) -> None:
-    answer = client.post("/v1/checkpoints:fingerprint", json={"checkpoint": source})
-    if source.endswith(".safetensors"):
-        assert answer.status_code == 422
-        assert f"{source} is a single safetensors file" in answer.json()["detail"]
-    elif source.endswith(INDEX):
-        assert answer.status_code == 422
-        assert f"{source} is an index" in answer.json()["detail"]
-    else:
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["written"] == [f"{source}/slices.json"]
-
-
 def test_listed_with_their_format(client: httpx.Client) -> None:
     found = client.get("/v1/checkpoints", params={"root": "data"}).json()["checkpoints"]
     kinds = {each["path"]: each["kind"] for each in found}
     assert kinds["data/sharded"] == kinds["data/models--a--b/snapshots/1f"] == "safetensors"
-    assert kinds["data/orbax"] == "orbax"
+    assert (kinds["data/orbax"], kinds["data/old/run"]) == ("orbax", "steps")
 
 
 def test_links_to_the_blobs_of_a_repository_below_the_root_are_followed(
@@ -252,22 +222,18 @@ def test_a_folder_with_another_link_out_is_refused(client: httpx.Client, server:
     assert str(server.log.parent) not in answer.text
 
 
-def end_of(client: httpx.Client, conversion: str) -> Any:
-    with client.stream("GET", f"{conversion}/events", timeout=120) as stream:
-        last = [line for line in stream.iter_lines() if line][-1]
-    return json.loads(last.removeprefix("data: "))
-
-
 def test_quantised_weights_stay_with_their_scales(client: httpx.Client) -> None:
     text = "fp8, a scale for each: 1 weight with scales, 0 as they are"
     assert ask(client, "/v1/checkpoints:inspect", checkpoint="data/fp8")["quantized"] == text
     body = {"source": "data/fp8", "target": "data/bf16", "to": "orbax"}
     assert ask(client, "/v1/plans", **body)["quantized"] == text
-    cast = {**body, "cast": [["float", "bfloat16"]]}
-    answer = client.post("/v1/plans", json=cast)
+
+
+def test_state_dicts_of_torch_are_only_read_and_never_out_of_a_root(client: httpx.Client) -> None:
+    answer = client.post("/v1/plans", json={"source": STATE, "target": "data/made/x"})
     assert answer.status_code == 422
-    assert answer.json()["detail"] == (
-        "'up.weight' would be cast from float8_e4m3fn to bfloat16: 'up.weight' holds codes (fp8, a scale for each), which mean nothing without "
-        "'up.weight_scale_inv', and a cast of either alters the weights. 2 tensors are in the way ('up.weight', 'up.weight_scale_inv'); give cast "
-        "'float8_e4m3fn=float8_e4m3fn' and cast 'float32=float32' before the other casts, which leave them as they are (cast)"
-    )
+    assert "torch state dicts are only read" in answer.text
+    for source in ("data/old/linked.pt", "data/old/linked"):
+        answer = client.post("/v1/checkpoints:inspect", json={"checkpoint": source})
+        assert 400 <= answer.status_code < 500
+        assert "secret" not in answer.text

@@ -1,4 +1,4 @@
-"""Stored maps carried out: conversions, comparisons, the client, the command, and each new step of a training run."""
+"""Maps carried out, given or stored: conversions, comparisons, the client, the command, and each new step of a training run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from reshard_server.client import Client
@@ -22,6 +23,7 @@ E, L, H = 6, 2, 4
 QUERY = np.arange(E * L * H, dtype=np.float32).reshape(E, L, H)
 RULE = {"from": "q", "to": "layers.{l}.q.weight", "shape": "e l h -> h e"}
 MESH = {"mesh": {"model": 2}, "rules": [{"match": "q[.]weight$", "axes": ["model"]}]}
+GROUPED = "map:\n- {from: w, to: served.weight, shape: a (b c) -> (b a) c}\n"
 TEXT = "map:\n- {from: q, to: 'layers.{l}.q.weight', shape: e l h -> h e}\n"
 
 
@@ -29,6 +31,7 @@ TEXT = "map:\n- {from: q, to: 'layers.{l}.q.weight', shape: e l h -> h e}\n"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("served")
     reshard.save(folder / "data" / "a", {"q": QUERY})
+    reshard.save(folder / "data" / "one", {"w": QUERY[:, 0]})
     with live(folder, requests_per_minute=10**6, max_growth=4) as found:
         yield found
 
@@ -36,6 +39,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 @pytest.fixture
 def client(server: Live) -> Iterator[Client]:
     with Client(server.url, TOKENS["ann"][0]) as found:
+        yield found
+
+
+@pytest.fixture
+def http(server: Live) -> Iterator[httpx.Client]:
+    with server.client() as found:
         yield found
 
 
@@ -89,6 +98,11 @@ def test_the_command_names_a_stored_map(
     there = ["--map", "named", "--server", server.url]
     assert run(["convert", "data/a", "data/named", "--to", "safetensors", *there]) == 0
     assert_made(data / "named")
+    (tmp_path / "local.yaml").write_text(TEXT)
+    local = ["--map", "local.yaml", "--server", server.url]
+    assert run(["verify", "data/a", "data/named", *local]) == 0
+    reshard.convert(data / "named", data / "cast", cast={".": "float16"})
+    assert run(["verify", "data/a", "data/cast", *local]) == 3
     assert run(["verify", "data/a", "data/named", *there]) == 0
     assert run(["plan", "data/a", "data/none", "--map", "unknown", "--server", server.url]) == 1
     assert "error: the map 'unknown' is not stored; store it, or give the map's content" in capsys.readouterr().err  # fmt: skip
@@ -124,6 +138,52 @@ def test_one_file_with_map_and_layout(client: Client, data: Path, way: str) -> N
     restored = reshard.restore(data / target)
     np.testing.assert_array_equal(np.asarray(restored["layers.1.q.weight"]), QUERY[:, 1].T)
     assert client.checkpoints.verify("data/a", f"data/{target}").equal
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "said"),
+    [
+        (
+            {"map": "/etc/passwd"},
+            "/map",
+            "the map '/etc/passwd' is not stored; store it, or give the map's content, as an object or as text of several lines, or the name of a recipe",
+        ),
+        ({"map": "map.yaml"}, "/map", "the map 'map.yaml' is not stored"),
+        ({"map": {"map": []}}, "/map", "expected a list of at least one rule"),
+        ({"map": GROUPED.replace("->", "=>")}, "/map", "map:2: map[0].shape: "),
+        ({"map": GROUPED, "sizes": {"b": 0}}, "/sizes/b", ""),
+        ({"sizes": {"b": 2}}, "/sizes", "sizes are for a map, but no map is given"),
+        ({"reverse": True}, "/reverse", "reverse is for a map, but no map is given"),
+    ],
+)
+def test_maps_that_are_refused_at_once(
+    http: httpx.Client, more: Any, field: str, said: str
+) -> None:
+    answer = http.post(
+        "/v1/conversions", json={"source": "data/one", "target": "data/refused", **more}
+    )
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["field"] == field
+    assert said in answer.text.replace('\\"', '"')
+    if more.get("map") == "map.yaml":
+        compared = {"checkpoint": "data/a", "other": "data/a", **more}
+        answer = http.post("/v1/checkpoints:verify", json=compared)
+        assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+def test_a_size_of_the_mesh(http: httpx.Client) -> None:
+    text = f"rules: [{{match: served, axes: [b]}}]\nsizes: {{b: mesh}}\n{GROUPED}"
+    body = {"source": "data/one", "target": "data/b", "map": text, "mesh": "b=2"}
+    answer = http.post("/v1/plans", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["map"]["targets"] == 1
+    answer = http.post("/v1/plans", json={**body, "sizes": {"b": 3}})
+    assert answer.status_code == 422
+    assert "the size 'b' is given as 3, but the mesh has 2 along 'b'" in answer.json()["detail"]
+    del body["mesh"]
+    answer = http.post("/v1/plans", json=body)
+    assert answer.status_code == 422
+    assert "map: the sizes b are those of the target's mesh" in answer.json()["detail"]
 
 
 def test_what_one_file_may_not_be(client: Client) -> None:

@@ -111,13 +111,6 @@ def test_links_lead_to_no_other_folder(served: Served, published: Path, tmp_path
     assert str(tmp_path) not in answer.text and "password" not in answer.text
 
 
-def test_a_folder_of_versions_is_listed_once(served: Served, published: Path) -> None:
-    listed = served.ask("GET", "/v1/checkpoints?root=data").json()["checkpoints"]
-    assert [(c["path"], c["kind"], c["versions"]) for c in listed] == [
-        ("data/run/published", "versions", sorted(p.name for p in published.iterdir()))
-    ]
-
-
 def test_the_page_shows_the_chain(ann: Browser, published: Path) -> None:
     listed = ann.go("/checkpoints?root=data")
     assert "/versions?path=data/run/published" in listed.links

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +47,11 @@ def test_converted_by_http(tmp_path: Path) -> None:
             last = [line for line in stream.iter_lines() if line][-1]
         error = json.loads(last.removeprefix("data: "))["error"]
         assert error["type"].startswith("urn:reshard:problem:")
+        assert error["detail"] == (
+            "data/none does not exist: expected the directory of a checkpoint; check the path"
+        )
+        said = (error["title"], error["field"], error["remedy"])
+        assert said == ("This is not a checkpoint", "/source", "check the path")
         assert str(tmp_path) not in json.dumps(error)
         about = [x for x in server.lines() if x.get("conversion") == ended["id"]]
         assert any("request_id" in x for x in about) and any("request_id" not in x for x in about)
@@ -62,28 +66,3 @@ def test_converted_by_http(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         reshard.restore(tmp_path / "data" / "served")["params"]["kernel"], weights
     )
-
-
-def test_a_missing_source_is_said_to_be_missing(tmp_path: Path) -> None:
-    with live(tmp_path) as server, server.client() as client:
-        asked = {"source": "data/run/9", "target": "data/out"}
-        made = client.post("/v1/conversions", json=asked).json()
-        deadline = time.monotonic() + 300
-        while not (found := client.get(f"/v1/conversions/{made['id']}").json())["done"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        error = found["error"]
-        assert (
-            error["detail"]
-            == "data/run/9 does not exist: expected the directory of a checkpoint; check the path"
-        )
-        assert (error["title"], error["field"], error["remedy"]) == (
-            "This is not a checkpoint",
-            "/source",
-            "check the path",
-        )
-        planned = client.post("/v1/plans", json=asked)
-        assert (planned.status_code, planned.json()["detail"]) == (
-            404,
-            "there is nothing at 'data/run/9'; check the path",
-        )

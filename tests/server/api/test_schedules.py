@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from reshard_server.db.schedules import schedules
 
 from tests.server.schedules.bench import write_step
 from tests.server.served import Served
+from tests.server.waiting import until
 
 URL = "/v1/schedules"
 EACH: dict[str, Any] = {
@@ -273,10 +273,7 @@ def test_the_server_ticks(serve: Callable[..., Served], tmp_path: Path) -> None:
     (tmp_path / "data" / "run").mkdir()
     put(served, **EACH)
     write_step(tmp_path / "data" / "run", 5)
-    deadline = time.monotonic() + 120
-    while not served.wakes:  # which comes last
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: served.wakes)
     runs = served.ask("GET", f"{URL}/s/runs").json()["runs"]
     assert [(r["key"], r["outcome"], r["state"]) for r in runs] == [("5", "started", "queued")]
     assert served.wakes == 1

@@ -18,7 +18,7 @@ from reshard.storage.location import locate
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Hang, Refuse
-from tests.server.bucket_roots import CREDENTIALS, PREFIX, mark, put
+from tests.server.bucket_roots import CREDENTIALS, EACH_CLOUD, PREFIX, mark, put
 
 ANN = Caller("ann", frozenset({"read", "convert"}), frozenset({"data"}), frozenset({"data"}))
 EVE = Caller("eve", frozenset({"read"}), frozenset({"data"}), frozenset())
@@ -59,6 +59,7 @@ def test_what_is_no_path(roots: Roots, bucket: Bucket, text: str, why: str) -> N
     assert bucket.emulator.log.count() == 0
 
 
+@EACH_CLOUD
 @pytest.mark.parametrize(
     "name", ["run/1000", "é", "e\u0301", "a b", "a@b:c+d=e,f&g", "2026-11-21T03:00:00"]
 )
@@ -74,6 +75,7 @@ def test_names_are_literal(roots: Roots, root_url: str, bucket: Bucket, name: st
     assert str(roots.existing(ANN, f"data/{name}")) == f"{root_url}/{name}"
 
 
+@EACH_CLOUD
 def test_half_a_name_is_nothing(roots: Roots, bucket: Bucket) -> None:
     mark(bucket, "run/1000")
     assert roots.existing(ANN, "data/run/1000")
@@ -169,6 +171,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@EACH_CLOUD
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("answer", "status", "words"), FAULTS)
 def test_what_a_cloud_refuses(

@@ -7,7 +7,6 @@ import logging
 import os
 import time
 import tomllib
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests.server.live import live
 from tests.server.pages.browser import ORIGIN
 from tests.server.served import Served
 from tests.server.tokens import bearer
+from tests.server.waiting import until
 
 PATIENCE_SECONDS = 120
 
@@ -37,11 +37,6 @@ def entry(name: str, secret: str, **more: Any) -> str:
         **more,
     }
     return as_toml(TokenSettings.model_validate(known))
-
-
-def tokens_of(*names: str, clock: Callable[[], float] = time.time, **more: Any) -> Tokens:
-    made = [tomllib.loads(entry(name, f"{name}-secret", **more))["tokens"][0] for name in names]
-    return Tokens(tuple(map(TokenSettings.model_validate, made)), clock=clock)
 
 
 NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
@@ -239,7 +234,7 @@ def test_a_running_server_takes_tokens_and_gives_them_up(tmp_path: Path) -> None
                 lines = stream.iter_lines()
                 assert next(lines).startswith("retry")
                 file.write_text(entry("new", "new-secret"))
-                _until(lambda: _status(url, old) == 401)
+                until(lambda: _status(url, old) == 401)
                 told = [line for line in lines if line.startswith("event:")]
                 assert told == [
                     "event: conversion"
@@ -249,7 +244,7 @@ def test_a_running_server_takes_tokens_and_gives_them_up(tmp_path: Path) -> None
             assert _status(url, bearer("ann")) == 200  # of the settings
             file.write_text("broken")
             said = "the tokens are not changed"
-            _until(lambda: any(x["message"].startswith(said) for x in server.lines()))
+            until(lambda: any(x["message"].startswith(said) for x in server.lines()))
             assert client.get(url, headers=new).status_code == 200
         text = server.log.read_text()
         assert "the tokens were read again: new: new; gone: old" in text
@@ -258,10 +253,3 @@ def test_a_running_server_takes_tokens_and_gives_them_up(tmp_path: Path) -> None
 
 def _status(url: str, headers: dict[str, str]) -> int:
     return httpx.get(url, headers=headers, timeout=PATIENCE_SECONDS).status_code
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -211,7 +211,7 @@ TEXTS = st.one_of(
     st.text(max_size=20).map(lambda text: f"data/{text}"),
 )
 FUZZ = fuzzing(
-    max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

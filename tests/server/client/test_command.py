@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from reshard.conversion.report import ConversionReport, IdentityReport, TensorRe
 from reshard.engine.task import CastStats
 from reshard.surface.answers import conversion_report
 from tests.server.client.weights import WEIGHTS
+from tests.server.forked import Forked
 from tests.server.live import PATIENCE_SECONDS, Live, environment, live
 from tests.server.tokens import TOKENS
 
@@ -151,19 +150,10 @@ def test_a_signal_detaches_and_says_where_to_look(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     with live(tmp_path, module="tests.server.idle") as server, Client(server.url, ANN) as client:
-        command = [
-            sys.executable,
-            "-m",
-            "reshard",
-            "convert",
-            "data/a",
-            "data/b",
-            "--server",
-            server.url,
-        ]
-        process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, env={**environment(), "RESHARD_TOKEN": ANN}
-        )
+        words = ["reshard", "convert", "data/a", "data/b", "--server", server.url]
+        env = {**environment(), "RESHARD_TOKEN": ANN}
+        said = tmp_path / "said"
+        process = Forked(words, env, tmp_path, tmp_path / "out", said)
         with server.client() as http:
             deadline = time.monotonic() + PATIENCE_SECONDS
             while (
@@ -173,10 +163,9 @@ def test_a_signal_detaches_and_says_where_to_look(
                 time.sleep(0.05)
         found = client.conversions.list().conversions
         process.send_signal(number)
-        _, said = process.communicate(timeout=PATIENCE_SECONDS)
-        assert process.returncode == code
+        assert process.wait(PATIENCE_SECONDS) == code
         named = f"{found[0].id} --server {server.url}"
-        assert said.splitlines()[-1] == (
+        assert said.read_text().splitlines()[-1] == (
             f"detached; conversion {found[0].id} continues at the server {server.url}. Look at it: reshard jobs show {named}; "
             f"stop it: reshard jobs cancel {named}"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -94,8 +95,7 @@ LIMITS = ["--max-memory", "256MiB", "--workers", "2"]
 
 
 @pytest.mark.usefixtures("made")
-@pytest.mark.parametrize("question", QUESTIONS)
-@pytest.mark.parametrize("columns", ["80", "300"])
+@pytest.mark.parametrize(("question", "columns"), [*zip(QUESTIONS, cycle(("80", "300")))])
 def test_a_server_answers_what_is_answered_here(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, question: str, columns: str
 ) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,8 +20,9 @@ from reshard_server.db.stored.kinds import LAYOUT
 from reshard_server.db.tables import METADATA
 from reshard_server.settings import Settings
 
+from reshard.cli.app import run
 from reshard.errors import StorageError
-from tests.server.live import environment, live
+from tests.server.live import live
 from tests.server.postgres import Postgres
 from tests.server.threads import run_together
 
@@ -208,22 +207,20 @@ def test_pending_steps_that_may_not_be_done(
     opened(old, migrate_at_start=False).dispose()
 
 
-def test_the_command_migrates_and_serves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "reshard", "serve", "--migrate", "--state", "state"]
+def test_the_command_migrates_and_serves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     url = f"sqlite:///{tmp_path / 'state' / 'records.sqlite'}"
     (tmp_path / "state").mkdir()
     for said in (f"{url}: did the migrations {HEAD}\n", f"{url}: nothing to migrate\n"):
-        run = subprocess.run(
-            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
-        )
-        assert (run.returncode, run.stdout, run.stderr) == (0, said, "")
+        assert run(["serve", "--migrate", "--state", "state"]) == 0
+        assert capsys.readouterr() == (said, "")
 
 
-def test_the_command_waits_for_no_server(tmp_path: Path) -> None:
+def test_the_command_waits_for_no_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with live(tmp_path):
-        run = subprocess.run(
-            [sys.executable, "-m", "reshard", "serve", "--migrate", "--state", "state"],
-            cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-    assert run.returncode == 1
-    assert run.stderr.startswith("error: another server (process ")
+        assert run(["serve", "--migrate", "--state", str(tmp_path / "state")]) == 1
+    assert capsys.readouterr().err.startswith("error: another server (process ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from reshard_server.settings import Settings
 from tests.server.live import live
 from tests.server.postgres import Postgres
 from tests.server.proxy import Proxy, proxied
+from tests.server.waiting import until
 
 WISH = OneTarget(source="data/a", target="data/b")
 
@@ -48,13 +49,6 @@ def replica(folder: Path, url: str) -> Iterator[sa.Engine]:
     finally:
         listener.close()
         engine.dispose()
-
-
-def until(holds: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def heard(db: sa.Engine, topic: Topic = "conversions") -> threading.Event:

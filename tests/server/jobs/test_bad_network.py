@@ -46,6 +46,7 @@ def trouble(proxies: list[Proxy], chance: random.Random) -> None:
         proxy.mend()
 
 
+@pytest.mark.campaign
 def test_every_conversion_ends_once_and_right(shared_world: World, proxies: list[Proxy]) -> None:
     url = shared_world.url
     for proxy, skew in zip(proxies, (0.0, SKEW_SECONDS), strict=True):

@@ -45,6 +45,7 @@ def sockets() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.campaign
 def test_a_child_ends_before_another_replica_takes_over(shared_world: World, sockets: Path) -> None:
     url, proxies = shared_world.url, list[Proxy]()
     with ExitStack() as opened:
@@ -154,7 +155,8 @@ def document(world: World, job: str) -> dict[str, Any]:
     conversion = conversions.get(world.db, job)
     assert conversion is not None
     settings = Settings(state=world.folder)
-    return make_child_request(world.db, settings, OneRoot(world.data), conversion, begun=False)
+    made = make_child_request(world.db, settings, OneRoot(world.data), conversion, begun=False)
+    return {**made, "niceness": 0}
 
 
 def unlimited(world: World) -> TimeLimits:

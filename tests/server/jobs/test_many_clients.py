@@ -24,7 +24,7 @@ CLIENTS = 20
 TREE = {"kernel": np.arange(64, dtype=np.float32).reshape(8, 8)}
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.campaign)])
 def jobs(request: pytest.FixtureRequest) -> int:
     """Of each client."""
     return {"sqlite": 2, "postgres": 1}[request.param]

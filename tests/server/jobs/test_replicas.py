@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import pytest
 from reshard_server.schemas.conversion import Conversion
 
 from tests.server.by_state import of_states
@@ -23,20 +24,17 @@ def worker_and_idle(world: World, job: str) -> tuple[Replica, Replica]:
 
 
 def test_a_killed_replicas_jobs_are_taken_over(shared_world: World) -> None:
-    shared_world.start()
-    shared_world.start()  # with the settings' own lease
+    shared_world.start(**LEASE)
+    shared_world.start(**LEASE)
     job = shared_world.convert(**SLOW)
     worker, idle = worker_and_idle(shared_world, job)
     worker.kill()
     shared_world.wait_for(job, lambda c: c.attempts == 2)
     shared_world.wait_for(job, lambda _: bool(idle.children()))
-    found = shared_world.ended(job)
-    assert found.state == "succeeded", found.error
-    assert found.progress is not None
-    assert found.progress.resumed_bytes > 0
-    assert shared_world.is_equal()
+    shared_world.resumed(job)
 
 
+@pytest.mark.campaign
 def test_a_frozen_replica_does_no_harm(shared_world: World) -> None:
     """Its child ends with its lease: the other replica resumes the work."""
     shared_world.start(**LEASE)
@@ -60,6 +58,7 @@ def test_a_frozen_replica_does_no_harm(shared_world: World) -> None:
     assert shared_world.ended(again).state == "succeeded"
 
 
+@pytest.mark.campaign
 def test_a_replica_frozen_with_its_child_does_no_harm(shared_world: World) -> None:
     """The child keeps the target locked until the thawed replica, which lost the conversion, ends it."""
     shared_world.start(**LEASE)

@@ -6,7 +6,6 @@ import os
 import signal
 
 from reshard_server.db.conversions import conversions
-from reshard_server.schemas.conversion import SeveralTargets, TargetRequest
 
 from tests.server.jobs.world import SLOW, World, is_gone, moved
 
@@ -25,12 +24,8 @@ def test_a_cancelled_conversion_stops_and_a_retry_goes_on(world: World) -> None:
     assert (world.data / ".out.reshard-partial").is_dir()  # for the retry
 
     conversions.requeue(world.db, job)
-    found = world.ended(job)
-    assert found.state == "succeeded"
-    assert found.progress is not None
-    assert found.progress.resumed_bytes > 0
+    world.resumed(job)
     assert not (world.data / ".out.reshard-partial").exists()
-    assert world.is_equal()
 
 
 def test_a_server_that_ends_hands_back_and_the_next_goes_on(world: World) -> None:
@@ -42,11 +37,7 @@ def test_a_server_that_ends_hands_back_and_the_next_goes_on(world: World) -> Non
     assert is_gone(child)
     assert world.get(job).state == "queued"
     world.start()
-    found = world.ended(job)
-    assert found.state == "succeeded"
-    assert found.progress is not None
-    assert found.progress.resumed_bytes > 0
-    assert world.is_equal()
+    world.resumed(job)
 
 
 def test_a_job_that_asked_to_start_over_does_so_once(world: World) -> None:
@@ -56,10 +47,7 @@ def test_a_job_that_asked_to_start_over_does_so_once(world: World) -> None:
     world.wait_for(job, moved(0.3))
     first.kill()
     world.start()
-    found = world.ended(job)
-    assert found.progress is not None
-    assert found.progress.resumed_bytes > 0
-    assert world.is_equal()
+    world.resumed(job)
 
 
 def test_other_settings_after_a_restart_lose_no_job(world: World) -> None:
@@ -91,38 +79,6 @@ def test_refusals_are_told_in_the_clients_words(small_world: World) -> None:
     assert unstored.error["detail"] == (
         "the layout 'serving' is not stored; store it, or give the layout's content"
     )
-
-
-def test_a_result_names_what_the_client_named(small_world: World) -> None:
-    small_world.start()
-    found = small_world.ended(small_world.convert())
-    assert found.result is not None
-    [report] = found.result
-    assert (report["source"], report["target"]) == ("data/source", "data/out")
-    assert all(t["source_digest"] == t["target_digest"] for t in report["tensors"])
-    assert str(small_world.data) not in found.model_dump_json()
-
-
-def test_several_targets_are_all_made(small_world: World) -> None:
-    small_world.start()
-    request = SeveralTargets(
-        source="data/source",
-        targets=(
-            TargetRequest(target="data/a"),
-            TargetRequest(
-                target="data/b", layout={"mesh": {"axes": ["x"], "shape": [2]}, "rules": []}
-            ),
-        ),
-    )
-    job = conversions.create(small_world.db, token="ann", request=request).id
-    found = small_world.ended(job)
-    assert found.state == "succeeded", found.error
-    assert found.result is not None
-    assert [r["target"] for r in found.result] == ["data/a", "data/b"]
-    assert small_world.is_equal("a")
-    assert small_world.is_equal("b")
-    assert found.progress is not None
-    assert found.progress.moved_bytes == found.progress.total_bytes
 
 
 def test_a_target_that_another_conversion_writes_is_refused(world: World) -> None:

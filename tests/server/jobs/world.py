@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,11 +18,13 @@ from reshard_server.schemas.conversion import Conversion, OneTarget
 from reshard_server.settings import Settings
 
 import reshard
+from tests.server.forked import Forked
+from tests.server.records import put_records
 
 PATIENCE_SECONDS = 120.0
 """Far more than a process needs to end, on a machine that is busy."""
 
-REPLICA = Path(__file__).with_name("replica.py")
+REPLICA = "tests.server.jobs.replica"
 SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB", "workers": 1}
 """Some seconds for the slow checkpoint, in many small tasks."""
 
@@ -33,7 +33,7 @@ SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB", "workers": 1}
 class Replica:
     """A server process."""
 
-    process: subprocess.Popen[str]
+    process: Forked
     log: Path
 
     @property
@@ -66,6 +66,8 @@ class World:
     replicas: list[Replica] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        if not self.url:
+            put_records(self.folder)
         self.db: sa.Engine = open_database(
             Settings(state=self.folder, database_url=self.url or None)
         )
@@ -76,19 +78,15 @@ class World:
 
     def start(self, *, skew_seconds: float = 0.0, **options: Any) -> Replica:
         """Starts a server, whose clock may go wrong, and waits until it works."""
-        log = self.folder / f"log{len(self.replicas)}"
-        arguments = [str(self.folder), str(self.data), self.url, json.dumps(options)]
-        process = subprocess.Popen(
-            [sys.executable, str(REPLICA), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=log.open("w"),
-            text=True,
-            env={**os.environ, "SKEW_SECONDS": str(skew_seconds)},
-            start_new_session=True,  # as a service: what it converts steps back for it, not for tests
-        )
-        replica = Replica(process, log)
+        number = len(self.replicas)
+        log, ready = self.folder / f"log{number}", self.folder / f"ready{number}"
+        words = [REPLICA, self.folder, self.data, self.url, json.dumps(options)]
+        env = {**os.environ, "SKEW_SECONDS": str(skew_seconds)}
+        replica = Replica(Forked(words, env, self.folder, ready, log), log)
         self.replicas.append(replica)
-        assert process.stdout and process.stdout.readline() == "ready\n", log.read_text()
+        while not ready.exists() or ready.read_text() != "ready\n":
+            assert replica.process.poll() is None, log.read_text()
+            time.sleep(0.02)
         return replica
 
     def convert(self, target: str = "out", token: str = "ann", **more: Any) -> str:
@@ -114,6 +112,14 @@ class World:
     def ended(self, conversion: str, seconds: float = 300) -> Conversion:
         return self.wait_for(conversion, lambda c: c.done, seconds)
 
+    def resumed(self, conversion: str) -> Conversion:
+        """A conversion that has succeeded after it was resumed, and whose target is right."""
+        found = self.ended(conversion)
+        assert found.state == "succeeded", found.error
+        assert found.progress is not None and found.progress.resumed_bytes > 0
+        assert self.is_equal()
+        return found
+
     def is_equal(self, target: str = "out") -> bool:
         """Whether the target has the source's bits."""
         found = reshard.verify(self.data / "source", self.data / target)
@@ -124,8 +130,6 @@ class World:
             if replica.process.poll() is None:
                 replica.process.send_signal(signal.SIGCONT)
                 replica.kill()
-            assert replica.process.stdout
-            replica.process.stdout.close()
         self.db.dispose()
 
 
@@ -146,8 +150,8 @@ def children_of(pid: int) -> list[int]:
 
 
 def templates_of(pid: int) -> list[int]:
-    """The process that forks children for this one; none while it starts."""
-    return [each for each in _started_by(pid) if _is_template(each)]
+    """The process that forks children for this one."""
+    return _started_by(pid)
 
 
 def _started_by(pid: int) -> list[int]:
@@ -161,13 +165,6 @@ def _started_by(pid: int) -> list[int]:
         if int(parent) == pid and state != "Z":
             found.append(int(status.parent.name))
     return found
-
-
-def _is_template(pid: int) -> bool:
-    try:
-        return b"reshard_server.worker.template" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 def is_gone(pid: int, seconds: float = PATIENCE_SECONDS) -> bool:

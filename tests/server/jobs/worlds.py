@@ -26,7 +26,7 @@ def saved(folder: Path, mebibytes: int) -> Path:
 
 @pytest.fixture(scope="session")
 def slow_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("source"), 24)
+    return saved(tmp_path_factory.mktemp("source"), 12)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import socket
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,10 @@ BROKEN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
-@pytest.mark.parametrize("path", [URL, f"{URL}/x", "/v1/nothing", "/metrics"])
-def test_a_stranger_is_refused_first(
-    served: Served, method: str, path: str, broken: dict[str, Any]
-) -> None:
-    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic " + TOKENS["ann"][0]}):  # fmt: skip
+def test_a_stranger_is_refused_first(served: Served, broken: dict[str, Any]) -> None:
+    tokens = ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic " + TOKENS["ann"][0]})
+    paths = (URL, f"{URL}/x", "/v1/nothing", "/metrics")
+    for method, path, headers in product(("POST", "GET", "DELETE"), paths, tokens):
         more = {**broken, "headers": {**broken.get("headers", {}), **headers}}
         answer = served.ask(method, path, None, **more)
         assert answer.status_code == 401, answer.text

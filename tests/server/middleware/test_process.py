@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,8 +27,10 @@ from reshard.cli.app import run as run_command
 from reshard.errors import ReshardError
 from tests.server import live as live_module
 from tests.server.claimed import claimed
+from tests.server.forked import Forked
 from tests.server.live import PATIENCE_SECONDS, environment, live
 from tests.server.tokens import bearer
+from tests.server.waiting import until
 
 URL = "/v1/conversions"
 ONE = {"source": "data/a", "target": "data/b"}
@@ -85,14 +86,14 @@ def test_many_watch_and_all_see_the_end_without_a_thread_each(tmp_path: Path) ->
         with ThreadPoolExecutor(40) as pool:
             try:
                 watchers = [pool.submit(watch) for _ in range(40)]
-                _until(lambda: "reshard_streams_open 40.0" in client.get("/metrics").text)
+                until(lambda: "reshard_streams_open 40.0" in client.get("/metrics").text)
                 threads = _threads(server.process.pid)
             finally:
                 client.post(f"{URL}/{new}:cancel")
             ends = [watcher.result(PATIENCE_SECONDS) for watcher in watchers]
         assert threads < before + 45  # the pool of requests, and no more
         assert ends == ["event: end"] * 40
-        _until(lambda: "reshard_streams_open 0.0" in client.get("/metrics").text)
+        until(lambda: "reshard_streams_open 0.0" in client.get("/metrics").text)
 
 
 def test_a_stream_goes_on_behind_what_was_seen(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_an_open_request_ends_before_the_process_does(tmp_path: Path) -> None:
             assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"  # it is open
             connection.sendall(body[:5])
             server.process.send_signal(signal.SIGTERM)
-            _until(lambda: _get(f"{server.url}/readyz").status_code == 503)
+            until(lambda: _get(f"{server.url}/readyz").status_code == 503)
             connection.sendall(body[5:])
             answer = b""
             while b"}" not in answer:
@@ -257,16 +258,10 @@ def test_the_state_folder_is_its_owners_alone(tmp_path: Path) -> None:
 def test_a_state_that_is_taken_is_told_in_one_line_with_exit_code_1(tmp_path: Path) -> None:
     with live(tmp_path) as first:
         flags = ["--insecure", "--port", "0", "--state", str(tmp_path / "state")]
-        second = subprocess.run(
-            [sys.executable, "-m", "reshard", "serve", *flags],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=environment(),
-            timeout=300,
-        )
-    assert second.returncode == 1
-    lines = second.stderr.splitlines()
+        said = tmp_path / "said"
+        second = Forked(["reshard", "serve", *flags], environment(), tmp_path, said, said)
+        assert second.wait(300) == 1
+    lines = said.read_text().splitlines()
     assert not [line for line in lines if "listens" in line]  # no request was ever answered
     assert not [line for line in lines if "Traceback" in line or "startup" in line]
     assert " ".join(lines).endswith(
@@ -322,13 +317,6 @@ def test_a_token_that_was_made_works(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert _get(server.url + URL, headers).status_code == 200
         refused = httpx.post(server.url + URL, headers=headers, json=ONE, timeout=PATIENCE_SECONDS)
         assert refused.status_code == 403
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def _get(url: str, headers: dict[str, str] | None = None) -> httpx.Response:

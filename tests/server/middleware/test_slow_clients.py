@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 import reshard
 from tests.server.live import Live, live
 from tests.server.tokens import TOKENS
+from tests.server.waiting import until
 
 AUTH = f"Authorization: Bearer {TOKENS['ann'][0]}"
 URL = "/v1/conversions"
@@ -154,10 +155,3 @@ def sockets(server: Live) -> int:
     """How many the server has open."""
     found = Path(f"/proc/{server.process.pid}/fd").iterdir()
     return sum(os.path.realpath(fd).rpartition("/")[2].startswith("socket:") for fd in found)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)

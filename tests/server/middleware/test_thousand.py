@@ -6,8 +6,7 @@ import json
 import os
 import re
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ import reshard
 from tests.server.live import Live, live
 from tests.server.middleware.hostile import Hostile, Maker
 from tests.server.tokens import TOKENS
+from tests.server.waiting import until
 
 NUMBER = 1000
 SEED = 20261121
@@ -146,10 +146,3 @@ class Held:
         assert (
             now.threads <= self.threads + 40
         )  # the pool for requests, which is made as it is needed
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)

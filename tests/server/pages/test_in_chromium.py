@@ -27,8 +27,6 @@ LAYOUT = 'mesh: {axes: [x], shape: [4]}\nrules: [{match: "w", axes: [null, x]}]'
 SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB"}
 ENDED = ("succeeded", "failed", "cancelled")
 
-pytestmark = pytest.mark.xdist_group("chromium")
-
 
 @pytest.fixture(scope="module")
 def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:

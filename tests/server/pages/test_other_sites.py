@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
-import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.server.live import live
-from tests.server.pages.chromium import PATIENCE_MILLISECONDS, chromium, person
-
-pytestmark = pytest.mark.xdist_group("chromium")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=PATIENCE_MILLISECONDS)
-    with chromium() as found:
-        yield found
+from tests.server.pages.chromium import person
+from tests.server.waiting import until
 
 
 @contextmanager
@@ -85,8 +75,7 @@ def test_a_script_cannot_pause_a_schedule_where_no_token_is_needed(
             assert sent == "opaque"  # it was sent, and answered
             somebody.wrong.clear()
         assert httpx.get(f"{server.url}/v1/schedules/s").json()["paused"] is False
-        deadline = time.monotonic() + 60
-        while not (told := [x["status"] for x in server.lines() if x.get("path", "").endswith(":pause")]):  # fmt: skip
-            assert time.monotonic() < deadline  # it is logged after it was answered
-            time.sleep(0.05)
+        told = until(
+            lambda: [x["status"] for x in server.lines() if x.get("path", "").endswith(":pause")]
+        )
         assert told == [403]

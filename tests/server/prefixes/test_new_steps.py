@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import reshard
 from tests.megatron.saved import SIZES, VOCAB, unpack, weight
 from tests.server.asking import ask
 from tests.server.prefixes.saved import ENDINGS, TABLE, TENSORFLOW, listed
+from tests.server.waiting import until
 
 
 def test_each_new_step_is_published_as_safetensors(
@@ -35,37 +34,18 @@ def test_each_new_step_is_published_as_safetensors(
         for ending in ENDINGS[:4]:
             content = (tmp_path / f"ckpt-1{ending}").read_bytes()
             (run / f"ckpt-{step}{ending}").write_bytes(content)
-        _until(lambda step=step: _outcome(client, step) == "started")
+        until(lambda step=step: _outcome(client, step) == "started")
         for ending in (".index", *ENDINGS[:3]):
             (run / f"ckpt-{step}{ending}").unlink()
-    _until(lambda: all(_state(client, step) == "succeeded" for step in (1, 2, 3)))
+    until(lambda: all(_state(client, step) == "succeeded" for step in (1, 2, 3)))
     published = data / "published"
-    _until(lambda: {path.name for path in published.iterdir()} == {"2", "3"})
+    until(lambda: {path.name for path in published.iterdir()} == {"2", "3"})
     for step in (2, 3):
         assert np.array_equal(reshard.restore(published / str(step))["model"]["table"], TABLE)
     runs = client.get("/v1/schedules/publish/runs").json()["runs"]
     assert {run["key"] for run in runs} == {"1", "2", "3"}
     assert ".reshard-held" not in client.get("/v1/conversions").text
-    _until(lambda: not any((data / ".reshard-held").iterdir()))
-
-
-def test_each_new_step_of_torch_becomes_a_prefix(client: httpx.Client, data: Path) -> None:
-    schedule = {
-        "when": {"directory": "data/torch", "step_prefix": "step", "poll_seconds": 0.2},
-        "targets": [{"target": "data/from-torch/ckpt-{step}", "to": "tensorflow"}],
-        "keep": 1,
-    }
-    assert client.put("/v1/schedules/torch", json=schedule).status_code == 201
-    _until(lambda: all(_state(client, step, "torch") == "succeeded" for step in (10, 20)))
-    made = data / "from-torch"
-    _until(
-        lambda: (
-            {path.name.partition(".")[0] for path in made.iterdir()} == {"checkpoint", "ckpt-20"}
-        )
-    )
-    assert reshard.verify(data / "torch" / "step-20", made / "ckpt-20").differences == 0
-    runs = client.get("/v1/schedules/torch/runs").json()["runs"]
-    assert {run["key"] for run in runs} == {"10", "20"}
+    until(lambda: not any((data / ".reshard-held").iterdir()))
 
 
 def test_each_new_step_of_megatron_is_published_by_a_recipe(
@@ -88,7 +68,7 @@ def test_each_new_step_of_megatron_is_published_by_a_recipe(
         "targets": [{"target": "data/from-megatron/{step}", "to": "safetensors", **by_recipe}],
     }  # fmt: skip
     assert client.put("/v1/schedules/megatron", json=schedule).status_code == 201
-    _until(lambda: all(_state(client, step, "megatron") == "succeeded" for step in (5, 10)))
+    until(lambda: all(_state(client, step, "megatron") == "succeeded" for step in (5, 10)))
     made = reshard.restore(data / "from-megatron" / "10")
     wanted = weight("output_layer.weight", (32, SIZES["hidden_size"]))[:VOCAB]
     assert (made["lm_head.weight"] == wanted).all()
@@ -108,10 +88,3 @@ def _outcome(client: httpx.Client, step: int, name: str = "publish") -> str | No
 
 def _state(client: httpx.Client, step: int, name: str = "publish") -> str | None:
     return _run(client, step, name).get("state")
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 400
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

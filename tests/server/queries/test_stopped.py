@@ -6,9 +6,9 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -27,13 +27,23 @@ from reshard_server.worker.wording import RootNames
 from safetensors.numpy import save_file
 
 import reshard
+from tests.server.forked import STEP_BACK
 from tests.server.jobs.world import children_of, is_gone
 from tests.server.live import Live, live
 from tests.server.tokens import TOKENS
+from tests.server.waiting import until
 
 GIB = 1 << 30
 SECONDS = 60.0
 """For what ends within ``GRACE_SECONDS`` where nothing else goes on."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stepping_back() -> Iterator[None]:
+    """A child that reads steps back, so that it is seen before it has answered."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STEP_BACK, "1")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +69,9 @@ def post(server: Live, verb: str, **body: object) -> socket.socket:
     return connection
 
 
-def the_child(server: Live, seconds: float = 60) -> int:
-    deadline = time.monotonic() + seconds
-    while not (found := children_of(server.process.pid)):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return found[0]
+def the_child(server: Live) -> int:
+    """Found before it can have answered."""
+    return until(lambda: children_of(server.process.pid), pause=0.005)[0]
 
 
 def freeze(server: Live) -> int:
@@ -123,18 +130,18 @@ def test_looks_are_not_held_up_by_reads(server: Live) -> None:
     assert is_gone(pid, SECONDS)
 
 
-def test_a_server_that_ends_stops_its_reads(tmp_path: Path) -> None:
-    reshard.save(tmp_path / "data" / "large", {"w": np.zeros(1 << 20)})
-    with live(tmp_path) as server, ThreadPoolExecutor(1) as threads:
+def test_a_server_that_ends_stops_its_reads(tmp_path: Path, server: Live) -> None:
+    shutil.copytree(server.log.parent / "data", tmp_path / "data", copy_function=os.link)
+    with live(tmp_path) as ending, ThreadPoolExecutor(1) as threads:
 
         def ask() -> httpx.Response:
-            with server.client() as client:
-                body = {"checkpoint": "data/large"}
+            with ending.client() as client:
+                body = {"checkpoint": "data/large", "max_memory": "17MiB"}
                 return client.post("/v1/checkpoints:verify", json=body, timeout=120)
 
         asking = threads.submit(ask)
-        pid = freeze(server)
-        assert server.end(120) == 0
+        pid = freeze(ending)
+        assert ending.end(120) == 0
         answer = asking.result()
         assert is_gone(pid, SECONDS)
     assert answer.status_code == 503

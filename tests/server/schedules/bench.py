@@ -24,6 +24,7 @@ from reshard_server.schemas.schedule import ScheduleBody, ScheduleRun
 from reshard_server.settings import Settings
 
 from tests.server.claimed import claimed
+from tests.server.records import put_records
 from tests.server.tokens import token_settings
 
 BODY: TypeAdapter[ScheduleBody] = TypeAdapter(ScheduleBody)
@@ -46,6 +47,8 @@ class Bench:
     def __post_init__(self) -> None:
         for name in ("data", "other"):
             (self.folder / name).mkdir(parents=True)
+        if not self.url:
+            put_records(self.folder)
         self.one = self.process("one")
 
     @property

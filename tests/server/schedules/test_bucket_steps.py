@@ -16,7 +16,7 @@ import reshard
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Refuse
-from tests.server.bucket_roots import MARKER, PREFIX, delete, keys_below, mark, put
+from tests.server.bucket_roots import EACH_CLOUD, MARKER, PREFIX, delete, keys_below, mark, put
 from tests.server.claimed import claimed
 from tests.server.schedules.bench import Bench
 from tests.server.schedules.carrying_out import carry_out
@@ -45,6 +45,7 @@ def fail(bench: Bench, key: str, **error: Any) -> None:
     bench.settle()
 
 
+@EACH_CLOUD
 def test_only_steps_with_their_marker(in_bucket: Bench, bucket: Bucket) -> None:
     in_bucket.put(**TO_DISK)
     in_bucket.tick()  # no step yet
@@ -98,6 +99,7 @@ def test_a_full_queue_asks_for_no_markers(in_bucket: Bench, bucket: Bucket, root
     assert requests(bucket, in_bucket) == 1
 
 
+@EACH_CLOUD
 @pytest.mark.parametrize(
     "error", ["SourceChangedError", "MissingError", "IncompleteCheckpointError"]
 )
@@ -230,6 +232,7 @@ def test_a_removal_that_fails_is_finished_later(in_bucket: Bench, bucket: Bucket
     assert schedule_outputs.being_removed(in_bucket.db) == []
 
 
+@EACH_CLOUD
 def test_versions_are_published_and_removed_in_a_bucket(
     in_bucket: Bench, bucket: Bucket, root_url: str
 ) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 import reshard
 from tests.server.live import Live, live
+from tests.server.waiting import until
 
 URL = "/v1/schedules/s"
 WRITER = Path(__file__).with_name("training_run.py")
@@ -98,17 +99,16 @@ def nothing_held(folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("form", ["v0", "v1"])
-def test_each_step_of_a_training_run(tmp_path: Path, form: str) -> None:
+def test_each_step_of_a_training_run(tmp_path: Path) -> None:
     """It keeps two steps only, and of its outputs two are kept."""
     with live(tmp_path) as server, server.client() as client:
         made = client.put(URL, json={**BODY, "keep": 2})
         assert made.status_code == 201, made.text
-        with training(tmp_path, range(4), form=form, keep=2, pause=None) as run:
+        with training(tmp_path, range(4), form="v1", keep=2, pause=None) as run:
             let_it_train(run, client, range(4))
         found = wait_for(client, all_succeeded(*range(4)))
         assert all(run["outcome"] == "started" for run in found.values())
-        _until(lambda: {p.name for p in (tmp_path / "data" / "out").iterdir()} == {"2", "3"})
+        until(lambda: {p.name for p in (tmp_path / "data" / "out").iterdir()} == {"2", "3"})
         assert all(is_right(tmp_path, step) for step in (2, 3))
         assert nothing_held(tmp_path)
         told = client.get(f"/v1/conversions/{found['3']['conversion']}").json()
@@ -132,6 +132,7 @@ def test_steps_that_are_deleted_while_they_are_converted(tmp_path: Path) -> None
         assert nothing_held(tmp_path)
 
 
+@pytest.mark.campaign
 def test_a_server_that_is_killed_misses_no_step_and_repeats_none(tmp_path: Path) -> None:
     """The server is killed twice while the training run continues; every step is converted in the end."""
     ids: dict[str, set[str]] = {}
@@ -140,7 +141,7 @@ def test_a_server_that_is_killed_misses_no_step_and_repeats_none(tmp_path: Path)
             with live(tmp_path, lease_seconds=2) as server, server.client() as client:
                 if number == 0:
                     assert client.put(URL, json=BODY).status_code == 201
-                _until(lambda c=client, n=number: len(runs(c)) > n)
+                until(lambda c=client, n=number: len(runs(c)) > n)
                 _gather(ids, client)
                 if number == 2:
                     run.wait(300)
@@ -167,7 +168,7 @@ def test_killed_while_a_held_step_is_converted(tmp_path: Path) -> None:
         reshard.save(tmp_path / "data" / "growing", weights)
         source.parent.mkdir()
         (tmp_path / "data" / "growing").rename(source)
-        _until(lambda: _moved(client) > 0.2)
+        until(lambda: _moved(client) > 0.2)
         _kill(server)
     for path in [p for p in source.rglob("*") if p.is_file()]:
         path.unlink()
@@ -201,10 +202,3 @@ def _gather(ids: dict[str, set[str]], client: httpx.Client) -> None:
 def _kill(server: Live) -> None:
     server.process.send_signal(signal.SIGKILL)
     server.process.wait(60)
-
-
-def _until(holds: Callable[[], bool], seconds: float = 400) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

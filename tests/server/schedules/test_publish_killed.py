@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from safetensors.numpy import load_file
 import reshard
 from tests.delta_layout import apply_delta, bytes_of
 from tests.server.live import live
+from tests.server.waiting import until
 
 URL = "/v1/schedules/s"
 STEPS = range(1, 5)
@@ -31,13 +30,6 @@ def weights(step: int) -> dict[str, np.ndarray]:
     """Random bytes that all change with each step, which take some time to compress."""
     rng = np.random.default_rng(step)
     return {f"w{n}": rng.integers(0, 256, (1024, 4096), np.uint8) for n in range(6)}
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 400) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def begun(published: Path) -> set[str]:
@@ -66,13 +58,13 @@ def test_killed_within_versions(tmp_path: Path) -> None:
         with live(tmp_path, lease_seconds=2) as server:
             with server.client() as client:
                 client.put(URL, json=BODY).raise_for_status()
-            wait_until(begins)
+            until(begins)
             server.process.send_signal(signal.SIGKILL)
             server.process.wait(60)
         for folder in published.glob("weight_v*"):
             assert (folder / INDEX).exists(), f"{folder.name} is there without its index"
     with live(tmp_path, lease_seconds=2) as server, server.client() as client:
-        wait_until(lambda: ended(client) == ["succeeded"] * len(STEPS))
+        until(lambda: ended(client) == ["succeeded"] * len(STEPS))
     assert not begun(published)
     names = [f"weight_v{number:06}" for number in STEPS]
     assert sorted(path.name for path in published.glob("weight_v*")) == names

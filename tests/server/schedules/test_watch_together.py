@@ -16,6 +16,7 @@ from reshard_server.schedules import watch_steps as watching
 from reshard_server.schedules.scheduling import Scheduling
 
 from tests.server.schedules.bench import STEPS, Bench, write_step
+from tests.server.waiting import until
 
 
 def test_of_many_processes_one_converts_a_step(any_bench: Bench) -> None:
@@ -43,7 +44,7 @@ def test_of_many_processes_one_converts_a_step(any_bench: Bench) -> None:
     try:
         for step in range(12):
             write_step(folder, step)
-        _until(lambda: errors or list(bench.told().values()) == ["started"] * 12)
+        until(lambda: errors or list(bench.told().values()) == ["started"] * 12)
     finally:
         stop.set()
         for thread in threads:
@@ -164,12 +165,3 @@ def _die_at(patch: pytest.MonkeyPatch, where: str) -> None:
     patch.setattr(watching, "remove_links", lambda _: None)
     patch.setattr(hard_links, "forget", lambda *_: None)
     patch.setattr(schedule_runs, "release", lambda *_: None)
-
-
-def _until(holds_true: Any, seconds: float = 180) -> None:
-    import time
-
-    deadline = time.monotonic() + seconds
-    while not holds_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -18,6 +18,7 @@ from reshard_server.worker.children import ChildProcess, Children, Message, _has
 
 import reshard
 from tests.server.jobs.world import is_gone
+from tests.server.waiting import until
 
 STARTER = """
 import json, sys, time
@@ -39,6 +40,7 @@ def request(source: Path, target: Path, **options: Any) -> Message:
         "workers": 1,
         "max_growth": 16.0,
         "begun": False,
+        "niceness": 0,
         "data_bytes": 4 << 30,
     }
 
@@ -152,10 +154,7 @@ def test_a_reader_that_does_not_read_holds_nothing_up(
     """A frozen server must not keep the target locked: only the result waits for it."""
     child = children.start(request(slow_source, tmp_path / "out"))
     os.set_blocking(child.stdout.fileno(), False)
-    deadline = time.monotonic() + 500
-    while not (tmp_path / "out").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: (tmp_path / "out").exists())
     assert "result" in heard(child)[-1]
     assert child.close() == 0
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import reshard
-from tests.old_orbax import unpack
 from tests.orbax_trees import mesh, put, save_pytree, save_standard, small_tree
 from tests.server.api.tensors.large import LARGE
 from tests.server.live import Live, live
@@ -18,7 +17,7 @@ from tests.server.live import Live, live
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server whose root ``data`` has the checkpoints ``small``, ``raw``, ``known``, ``damaged`` and those of old versions of Orbax."""
+    """A server whose root ``data`` has the checkpoints ``small``, ``raw``, ``known`` and ``damaged``."""
     folder = tmp_path_factory.mktemp("served")
     data = folder / "data"
     save_standard(data / "small", small_tree())
@@ -28,7 +27,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     )
     reshard.save(data / "known", {"w": LARGE, "b": LARGE[:3]})
     _damaged(data / "damaged")
-    unpack(data / "old")
     with live(folder, requests_per_minute=10**6) as server:
         yield server
 
