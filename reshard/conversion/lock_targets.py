@@ -87,8 +87,8 @@ def _begin(run: Run, target: OpenTarget) -> None:
     if run.scope.is_whole:
         check_new(job.place, overwrite=job.options.overwrite, file=job.file)
         _refuse_parts(target)
-    if run.scope.is_commit and not job.place.traits.renames:
-        return  # the objects of its parts are in their places, and none may be removed
+    if target.has_files_of_parts:
+        return  # none of them may be removed
     begin_or_resume(target, prepares=run.scope.part is None)  # parts make only files of their own
     if job.by_hosts and not run.scope.is_commit:
         target.output = replace(target.output, elsewhere=target.transaction.open_elsewhere())

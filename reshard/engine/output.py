@@ -12,8 +12,7 @@ from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import FileMap, Place
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
-from reshard.storage.base import Traits
-from reshard.storage.target import TargetPlace, traits_at
+from reshard.storage.target import TargetPlace
 from reshard.storage.transaction import Elsewhere
 
 if TYPE_CHECKING:
@@ -75,11 +74,6 @@ class TargetOutput(Struct, frozen=True):
     uploads: Uploads | None = None
     elsewhere: Elsewhere | None = None
     keep: Keep | None = None
-
-    @property
-    def traits(self) -> Traits:
-        """The traits of the store below ``root``."""
-        return traits_at(self.root)
 
     def places(self, tensor: str, index: Index) -> tuple[Place, ...]:
         """The places of a chunk below ``root``; none if a database stores it."""

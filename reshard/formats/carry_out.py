@@ -27,9 +27,7 @@ def prepare_files(files: FileMap, root: Location) -> None:
     """
     root.make_folder()
     refuse_folded(root, files.names())
-    if root.traits.in_place:
-        for folder in files.folders():
-            (root / folder).make_folder()
+    root.make_folders(files.folders())
     if files.database is not None:
         files.database.open(root)
 

@@ -61,7 +61,7 @@ class OpenSave(Struct):
     @property
     def settles(self) -> bool:
         """True if this process waits for the others after an error of its own, since they write to the target's own name."""
-        return self.transaction is not None and not self.place.traits.renames
+        return self.transaction is not None and self.transaction.root == self.place
 
 
 def plan_together(
@@ -226,7 +226,7 @@ def _publish(opened: OpenSave, written: list[bytes]) -> bytes:
     if transaction is not None:
         parts = [json.loads(part) for part in written]
         chunks = [int(part["put"], 16) for part in parts]
-        if not opened.place.traits.renames:
+        if opened.settles:
             # Metadata that is put after a CheckpointManager has deleted the rest would look like a target.
             check_saved(plan, transaction.root, chunks, opened.put)
         root = recording_versions(transaction.root, opened.put)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -54,6 +54,20 @@ class Location(Struct, frozen=True):
     def parent(self) -> Location:
         """Its parent folder."""
         return Location(self.store, self.path.rstrip("/").rpartition("/")[0])
+
+    @property
+    def local(self) -> Path | None:
+        """Its path on the local file system; None in a bucket."""
+        return Path(self.path) if isinstance(self.store, LocalStore) else None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that its store keeps: the listing of a view of a bucket."""
+        return self.traits.memory_bytes
+
+    def read_bytes(self, near: int, most: int = 1 << 62) -> int:
+        """The size of one read: ``near`` if short reads are cheap, else the best size of a request, at most ``most``."""
+        return min(self.traits.range_bytes, most) or near
 
     def status(self, what: str = "") -> FileStatus | None:
         """The status of the path, links followed; None if nothing is there."""
@@ -109,10 +123,25 @@ class Location(Struct, frozen=True):
         """Removes the file, if it is there."""
         self.store.remove(self.path)
 
-    def make_folder(self) -> None:
-        """Makes the folder and missing parents, if the store has folders."""
+    def make_folder(self, probe: str = "") -> None:
+        """Makes the folder and missing parents, if the store has folders.
+
+        ``probe``: the name of a file that is written and removed on a disk, to test that files can be written.
+        """
+        if not self.traits.has_folders:
+            return  # and no probe: a bucket may let write and not delete, so that it would stay
+        make_folder(self.path)
+        if probe:
+            try:
+                (self / probe).write(b"")
+            finally:
+                (self / probe).remove()
+
+    def make_folders(self, names: Iterable[str]) -> None:
+        """Makes folders below it, if the store has folders."""
         if self.traits.has_folders:
-            make_folder(self.path)
+            for name in names:
+                make_folder(join(self.path, name))
 
     def free_bytes(self) -> int | None:
         """Bytes that may still be written here; None if no limit is known."""
@@ -211,16 +240,22 @@ def real_text(place: Location) -> str:
     return os.path.realpath(place.path) if isinstance(place.store, LocalStore) else str(place)
 
 
-def stamp(place: Location) -> tuple[int, ...] | None:
+def stamp(
+    place: Location, files_of: Callable[[Location], Sequence[Location] | None] | None = None
+) -> tuple[object, ...] | None:
     """A stamp that changes when another folder or file replaces a local one; None if nothing is there.
+
+    ``files_of`` finds the files of a prefix, or None; it is called for a local place only.
 
     A new folder may reuse an inode, but not also the time. In a bucket the stamp is always the same: reads ask for the
     listed versions, so that changed objects are refused.
     """
-    if not isinstance(place.store, LocalStore):
+    if (path := place.local) is None:
         return ()
+    if files_of is not None and (files := files_of(place)) is not None:
+        return tuple(map(stamp, files))
     try:
-        found = Path(place.path).stat()
+        found = path.stat()
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns

@@ -13,7 +13,8 @@ from msgspec import Struct
 from reshard.errors import StorageError
 from reshard.storage.base import Store
 from reshard.storage.buckets.file import request_threads
-from reshard.storage.location import open_file
+from reshard.storage.host import default_workers
+from reshard.storage.location import is_in_bucket, open_file
 
 REQUESTS_AT_ONCE = 32
 """At 30 ms these make a thousand requests a second, the limit of a new bucket of Google Cloud."""
@@ -54,6 +55,18 @@ def _begun(threads: Executor, function: Callable[[T], R], item: T) -> Future[R]:
         return done
 
 
+WAITING_WORKERS = 16
+WAITING_WORKER_BYTES = 32 << 20
+"""With buckets this is the default number of workers, if each gets that much memory: most of them wait for answers."""
+
+
+def default_workers_for(max_memory: int, places: Iterable[object]) -> int:
+    """The default number of workers for reading and writing at these paths and URLs."""
+    if not any(map(is_in_bucket, places)):
+        return default_workers()
+    return max(default_workers(), min(WAITING_WORKERS, max_memory // WAITING_WORKER_BYTES))
+
+
 GAP_BYTES = 32 << 10
 REQUEST_BYTES = 512 << 10
 """Ranges with short gaps between them are read together, up to this size."""
@@ -68,8 +81,10 @@ class ByteRange(Struct, frozen=True, order=True):
     nbytes: int
 
 
-def read_many(parts: Iterable[ByteRange]) -> dict[ByteRange, bytes]:
-    """The bytes of each range, without ranges that cannot be read whole."""
+def read_many(store: Store, parts: Iterable[ByteRange]) -> dict[ByteRange, bytes]:
+    """The bytes of each range, without ranges that cannot be read whole; none if the store answers short reads at once."""
+    if not store.traits.by_requests:
+        return {}  # and no range is asked for: looking them up may take calls
     requests = _together(sorted(set(parts)))
     found: dict[ByteRange, bytes] = {}
     for read in request_threads().map(_read, requests):

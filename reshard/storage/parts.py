@@ -21,7 +21,7 @@ from reshard.errors import PlanError, TargetBusyError, TargetExistsError
 from reshard.storage.local.attempts import accept
 from reshard.storage.local.syncing import fsync, sync_tree
 from reshard.storage.local.transaction import held_part_folder, part_staging, remove_part_folders
-from reshard.storage.location import Location
+from reshard.storage.location import Location, is_in_bucket
 from reshard.storage.targets import is_local, state_of
 from reshard.storage.transaction import Transaction
 
@@ -72,6 +72,15 @@ def held_part(
     from reshard.storage.buckets.target.held import held_part_objects
 
     return held_part_objects(target, part.folder, unsafe=unsafe, state=state)
+
+
+def refuse_replacing(target: str) -> None:
+    """Raises PlanError for parts that would overwrite a target in a bucket."""
+    if is_in_bucket(target):
+        raise PlanError(
+            f"parts do not overwrite the target {target} in a bucket, where each would have to remove it first; remove it, or choose "
+            "another name"
+        )
 
 
 def part_root(target: Location, part: Part) -> str:

@@ -11,7 +11,9 @@ import threading
 from collections import OrderedDict
 from contextlib import closing
 
-from reshard.storage.base import FileStatus
+from msgspec import Struct
+
+from reshard.storage.base import FileStatus, OpenFile
 from reshard.storage.location import Location
 
 MOST_BYTES = 16 << 20
@@ -47,6 +49,51 @@ class _RecentReads:
 
 
 _READS = _RecentReads()
+
+
+def open_for_parts(file: Location, found: FileStatus, block_bytes: int = 0) -> OpenFile:
+    """Opens a file for many short reads; in a bucket they are kept, as those of ``read_part``.
+
+    ``block_bytes``: in a bucket the file is read in blocks of this size; 0 reads what is asked for.
+    """
+    if file.traits.by_requests:
+        return _Parts(file, found, block_bytes)
+    return file.open(found.version)
+
+
+class _Parts(Struct, frozen=True):
+    """An object that is read in parts, which are kept; implements ``base.OpenFile``."""
+
+    file: Location
+    found: FileStatus
+    block_bytes: int
+
+    def fill(self, offset: int, out: memoryview) -> int:
+        done = 0
+        while done < len(out):
+            number, start = divmod(offset + done, self.block_bytes or 1 << 62)
+            if self.block_bytes:
+                block = read_part(
+                    self.file, self.found, number * self.block_bytes, self.block_bytes
+                )
+                data = block[start : start + len(out) - done]
+            else:
+                data = read_part(self.file, self.found, start, len(out) - done)
+            if not data:  # the end of the file
+                break
+            out[done : done + len(data)] = data
+            done += len(data)
+        return done
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        if not self.block_bytes:
+            return read_part(self.file, self.found, offset, nbytes)
+        out = bytearray(nbytes)
+        done = self.fill(offset, memoryview(out))
+        return bytes(out[:done])
+
+    def close(self) -> None:
+        """Does nothing: no connection is open."""
 
 
 def read_part(file: Location, found: FileStatus, offset: int, nbytes: int, what: str = "") -> bytes:

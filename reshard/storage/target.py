@@ -33,23 +33,26 @@ class TargetPlace(Struct, frozen=True):
     is_attempt: bool = False
 
     @property
-    def traits(self) -> Traits:
-        """The traits of its store."""
-        return traits_at(self.root)
+    def in_place(self) -> bool:
+        """True if a range of a file can be written, and written again; else files are written whole, each in one piece."""
+        return traits_at(self.root).in_place
 
 
 def write(
-    place: TargetPlace, file: str, offset: int | None, data: Sequence[bytes | memoryview]
+    place: TargetPlace,
+    file: str,
+    offset: int | None,
+    data: Sequence[bytes | memoryview],
+    join: Callable[[Sequence[bytes | memoryview]], bytes | memoryview] = b"".join,
 ) -> str:
     """Writes consecutive bytes: a whole file, or from an offset of a file that several writers share.
 
-    Returns the version of the file, "" if files have none. In a store that does not write in place, ``data`` is one piece.
-    Nothing is synced. A shared file must exist, except in an attempt.
+    Returns the version of the file, "" if files have none. ``join`` makes one piece of ``data`` for a store that does not
+    write in place. Nothing is synced. A shared file must exist, except in an attempt.
     """
     path = f"{place.root}/{file}"
-    if not place.traits.in_place:
-        (whole,) = data
-        return locate(path).write(whole)
+    if not place.in_place:
+        return locate(path).write(join(data))
     if place.is_attempt:
         fd = open_new(path, place.root)
     else:
@@ -119,18 +122,6 @@ def traits_at(place: object) -> Traits:
         return locate(place).traits
     except StorageError:
         return ON_DISK
-
-
-def memory_of_put(traits: Traits, nbytes: int, *, in_parts: bool = False) -> int | None:
-    """Memory that a file of ``nbytes`` takes beside its bytes until it is written; None if it is written in place.
-
-    ``in_parts``: true if the bytes come in pieces, or are a piece of a larger file.
-    """
-    if traits.in_place:
-        return None
-    from reshard.storage.buckets.objects import put_memory_bytes
-
-    return put_memory_bytes(nbytes, in_parts=in_parts)
 
 
 def upload_parts(traits: Traits, nbytes: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from reshard.errors import PlanError
 from reshard.storage.local import target_checks
 from reshard.storage.local.files import storage_errors
 from reshard.storage.local.finished_output import remove_from_disk, stamp_on_disk
@@ -122,6 +123,15 @@ def state_of(target: Location, state: str | None = None) -> Location:
     from reshard.storage.buckets.target.held import state_folder
 
     return state_folder(target, state)
+
+
+def refuse_state(target: str) -> None:
+    """Raises PlanError for a folder of records if the target is on a disk: its records are beside it."""
+    if not is_in_bucket(target):
+        raise PlanError(
+            f"state is where runs to buckets are recorded, but the target {target!r} is on a disk, beside which its record is kept; leave it "
+            "out (state)"
+        )
 
 
 def has_leftovers(target: Location, file: str = "", state: str | None = None) -> bool:

@@ -119,8 +119,11 @@ class TargetFiles(Protocol):
         """Every file below ``root``, by its path from there."""
         ...
 
-    def remove(self, file: str) -> None:
-        """Removes a file below ``root``, if it is there."""
+    def remove(self, file: str, offset: int | None = None, /) -> None:
+        """Removes a file below ``root``, if it is there.
+
+        ``offset``: of a range of it that is written again; the file stays if the store can write over the range.
+        """
         ...
 
     def adopt(self) -> None:

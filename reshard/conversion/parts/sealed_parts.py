@@ -149,7 +149,7 @@ def _is_sealed(transaction: Records, part: Part) -> bool:
 def take_over(target: OpenTarget) -> None:
     """Makes the work of the parts the target's own. On a disk the target was begun before, in a bucket it was not."""
     parts = target.parts
-    if not target.transaction.root.traits.renames:
+    if target.has_files_of_parts:
         _take_over_in_bucket(target)
         return
     for part, transaction in sorted(parts.items()):

@@ -107,7 +107,7 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     transaction.adopt()
     _remove_others(target)
     doubted = missing_in_files(target.recorded_chunks, transaction.root)
-    if not transaction.root.traits.has_versions:
+    if earlier.recorded_ns is not None:  # else the versions have shown what changed
         # The writes of another host were never in this kernel's page cache.
         doubtful = target.recorded_chunks(of_others=is_trusted)
         if is_trusted:
@@ -120,7 +120,7 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     if is_trusted and _is_packed(target):
         prepare_files(output.files, target.noted_root)
         doubted |= missing_in_database(target.recorded_chunks(), plan, output)
-    if target.job.by_hosts and transaction.root.traits.in_place:
+    if target.job.by_hosts:
         doubted |= set(_in_files_of(target, doubted))
     _remove_chunks(target, doubted)
     target.done = _keep_others(target, doubted)
@@ -177,9 +177,8 @@ def _named_files(results: Iterator[Result], target: OpenTarget) -> Iterator[str]
 
 
 def _remove_chunks(target: OpenTarget, chunks: set[ChunkKey]) -> None:
-    """Removes chunks with files of their own; in a shared file they are written over where the store can."""
+    """Removes chunks that are written again."""
     for number, index in chunks:
         name = target.job.plan.tensors[number].name
         for place in target.output.places(name, index):
-            if place.offset is None or not target.transaction.root.traits.in_place:
-                target.transaction.remove(place.file)
+            target.transaction.remove(place.file, place.offset)

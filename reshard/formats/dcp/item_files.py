@@ -43,9 +43,7 @@ class ItemFiles:
     ) -> Iterator[tuple[ItemPlace, ArchiveWindow]]:
         """The archive at each place."""
         ranges = {place: list(self._ends(place, places[place][0])) for place in batch}
-        ahead: Mapping[ByteRange, bytes] = {}
-        if self._root.traits.by_requests:
-            ahead = read_many(part for parts in ranges.values() for part in parts)
+        ahead = read_many(self._root.store, (part for parts in ranges.values() for part in parts))
         for place, parts in ranges.items():
             blocks = {
                 part.offset: ahead.get(part) or self.read(place.file, part.offset, part.nbytes)

@@ -172,5 +172,6 @@ def first_bytes(file: Location, found: FileStatus) -> bytes:
 
 def _window_sizes(file: Location) -> tuple[int, int]:
     """The bytes of the first read, and the most of any read."""
-    is_near = not file.traits.range_bytes
-    return (WINDOW_BYTES, WINDOW_BYTES) if is_near else (FIRST_REQUEST_BYTES, MOST_REQUEST_BYTES)
+    sizes = (FIRST_REQUEST_BYTES, MOST_REQUEST_BYTES)
+    first, most = (file.read_bytes(WINDOW_BYTES, size) for size in sizes)
+    return first, most

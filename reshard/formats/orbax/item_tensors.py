@@ -280,7 +280,7 @@ def _count(file: Location) -> int:
     if status is None or status.kind != "file" or status.nbytes > MAX_JSON_BYTES:
         return 0
     found, done, rest = 0, 0, b""
-    piece_bytes = max(_PIECE_BYTES, file.traits.range_bytes)
+    piece_bytes = file.read_bytes(_PIECE_BYTES)
     while done < status.nbytes:
         # A file of one piece is read as it is when it is opened, so that it is requested once.
         piece = read_part(file, status, done, min(piece_bytes, status.nbytes - done))

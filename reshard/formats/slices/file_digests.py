@@ -60,7 +60,7 @@ def digest_of_file(file: Location) -> str:
 
     found = file.status()
     version, end = (found.version, found.nbytes) if found is not None else ("", 0)
-    piece_bytes = max(PIECE_BYTES, file.traits.range_bytes)
+    piece_bytes = file.read_bytes(PIECE_BYTES)
     crc = done = 0
     with closing(file.open(version)) as opened:
         while done < end and (data := opened.read(done, min(piece_bytes, end - done))):

@@ -78,7 +78,7 @@ def start_of(file: Location) -> bytes:
     found = file.status(f"the file {file.name!r}")
     if found is None or found.kind != "file":
         return b""
-    nbytes = WINDOW_BYTES if file.traits.by_requests else START_BYTES
+    nbytes = file.read_bytes(START_BYTES, WINDOW_BYTES)
     return read_part(file, found, 0, min(nbytes, found.nbytes))
 
 

@@ -160,8 +160,9 @@ class LocalTransaction:
     def files(self) -> Iterator[str]:
         return self.root.files()
 
-    def remove(self, file: str) -> None:
-        (self.root / file).remove()
+    def remove(self, file: str, offset: int | None = None, /) -> None:
+        if offset is None:
+            (self.root / file).remove()
 
     def mark(self, files: Mapping[str, bytes]) -> None:
         self._marks = tuple(files)

@@ -47,8 +47,8 @@ class Writeback:
             self._thread.join()
 
     def begin(self, path: str, nbytes: int, offset: int = 0) -> None:
-        """Queues ``nbytes`` complete bytes of a file, from ``offset``; does not wait."""
-        if nbytes < WRITEBACK_BYTES:
+        """Queues ``nbytes`` complete bytes of a file, from ``offset``; does not wait. A URL is passed over."""
+        if nbytes < WRITEBACK_BYTES or "://" in path:
             return
         self._ranges.put((path, nbytes, offset))
         with self._lock:

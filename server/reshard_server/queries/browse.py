@@ -184,7 +184,7 @@ def _format(folder: Location, key: Key) -> str | None:
 def _stays_inside(place: Location) -> bool:
     """True if no file of a prefix is a link that leads out of its folder. Links in a folder are found when it is opened."""
     try:
-        return not place.traits.renames or place.is_folder() or bool(viewed(place))
+        return place.local is None or place.is_folder() or bool(viewed(place))
     except ReshardError:
         return False
 
@@ -196,7 +196,7 @@ def _found(
     if not (kind or steps or versions):
         return None
     modified = _modified_at(folder)
-    if modified is None and folder.traits.renames:
+    if modified is None and folder.local is not None:
         return None
     return FoundCheckpoint(
         path=name,
@@ -210,7 +210,7 @@ def _found(
 
 def _modified_at(place: Location) -> datetime | None:
     """Time of the last change of a local folder or of a prefix's files; None if it is gone, and for a bucket, without folders."""
-    if not place.traits.renames:
+    if place.local is None:
         return None
     try:
         files = files_of(place) or (place,)

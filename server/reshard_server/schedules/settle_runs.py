@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from reshard.errors import StorageError
 from reshard.surface.places import Location, committed_among
@@ -87,9 +86,9 @@ def _gone(scheduling: Scheduling, run: EndedRun) -> str | None:
         return None
     try:
         step = scheduling.roots.recheck(run.source)
-        if not step.traits.renames:
+        if step.local is None:
             return _gone_from_bucket(scheduling, run, step)
-        lost = listing(Path(step.path)).lost_files
+        lost = listing(step.local).lost_files
     except GoneError:
         lost = True
     except (ProblemError, StorageError, OSError):

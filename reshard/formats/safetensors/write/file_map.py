@@ -39,7 +39,7 @@ from reshard.formats.slices.slice_file import (
     target_record,
 )
 from reshard.geometry.grid import Grid, Index
-from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
+from reshard.storage.commit_markers import markers_at
 from reshard.storage.copying import copy_file
 from reshard.storage.location import Location
 
@@ -106,7 +106,7 @@ class _Planned:
             (root / self._index_name).write(index)
             known[self._index_name] = digest_of(index)
         known |= digests_of_files(root, self._form.carried.files)
-        markers = {} if root.traits.renames else {COMMIT_MARKER: COMMITTED}
+        markers = markers_at(root)
         known |= {name: digest_of(data) for name, data in markers.items()}
         (root / FILE_NAME).write(self._record(digests, known))
         return markers

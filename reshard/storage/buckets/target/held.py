@@ -80,7 +80,7 @@ class PartTransaction(ObjectTransaction):
         """No files: objects without a record may be of another part."""
         return iter(())
 
-    def remove(self, file: str) -> None:
+    def remove(self, _file: str, _: int | None = None, /) -> None:
         """Does nothing: the same bytes are put there again."""
 
     def abort(self) -> None:

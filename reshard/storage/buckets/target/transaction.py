@@ -147,7 +147,7 @@ class ObjectTransaction:
     def files(self) -> Iterator[str]:
         return (file for file in self._store.files(self._target.path) if file != UNFINISHED_MARK)
 
-    def remove(self, file: str) -> None:
+    def remove(self, file: str, _: int | None = None, /) -> None:
         self._delete([file])
 
     def mark(self, files: Mapping[str, bytes]) -> None:
