@@ -52,7 +52,7 @@ EXCEPTIONS = {
     "writes targets, which are on local disks": (
         "engine.movers.passthrough", "engine.movers.stored_bytes", "engine.movers.one_task",
         "engine.write.chunk_files", "engine.write.sinks",
-        "formats.carry_out", "formats.registry",
+        "formats.carry_out",
         "saving.orbax_manager",
     ),
     "starts processes of its own program": ("engine.processes",),

@@ -195,8 +195,9 @@ def _found(
     """A checkpoint, a folder of steps or of versions of weights, or both; None for any other folder."""
     if not (kind or steps or versions):
         return None
-    modified = _modified_at(folder)
-    if modified is None and folder.local is not None:
+    try:
+        modified = _modified_at(folder)
+    except (OSError, OverflowError, ValueError):
         return None
     return FoundCheckpoint(
         path=name,
@@ -209,12 +210,9 @@ def _found(
 
 
 def _modified_at(place: Location) -> datetime | None:
-    """Time of the last change of a local folder or of a prefix's files; None if it is gone, and for a bucket, without folders."""
+    """Time of the last change of a local folder or of a prefix's files; None for a bucket, without folders. OSError if it is gone."""
     if place.local is None:
         return None
-    try:
-        files = files_of(place) or (place,)
-        newest = max(Path(file.path).stat().st_mtime for file in files)
-        return datetime.fromtimestamp(newest, UTC)
-    except (OSError, OverflowError, ValueError):
-        return None
+    files = files_of(place) or (place,)
+    newest = max(Path(file.path).stat().st_mtime for file in files)
+    return datetime.fromtimestamp(newest, UTC)
