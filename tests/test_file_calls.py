@@ -19,7 +19,7 @@ FILE_MODULES = (
     "shutil",
     "glob",
     "tempfile",
-    "reshard.storage.local.links",
+    "reshard.storage.local.store",
     "reshard.storage.local.files",
 )
 OS_CALLS = frozenset(

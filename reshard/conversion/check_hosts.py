@@ -12,7 +12,7 @@ from reshard.conversion.target_job import OpenTarget
 from reshard.engine.executor import HostsExecutor
 from reshard.errors import ReshardError, StorageError
 from reshard.storage.host import host_name
-from reshard.storage.local.attempts import begin_attempt, has_attempt
+from reshard.storage.local.staging import begin_attempt, has_attempt
 from reshard.storage.location import locate
 from reshard.storage.targets import check_lease
 from reshard.storage.transaction import Elsewhere

@@ -22,7 +22,7 @@ from reshard.engine.write.uploads import Uploads
 from reshard.formats.file_map import SharedFile
 from reshard.planning.tensor_plan import TensorPlan
 from reshard.storage.host import host_name, this_kernel
-from reshard.storage.local.attempts import accept, begin_attempt, sync_attempt
+from reshard.storage.local.staging import accept, begin_attempt, sync_attempt
 from reshard.storage.location import locate
 from reshard.storage.targets import check_lease
 

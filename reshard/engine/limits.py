@@ -40,8 +40,8 @@ def limits_of(
 
     ``places`` are the paths and URLs that are read and written: with buckets the default is more workers.
     """
+    from reshard.storage.calls import default_workers_for
     from reshard.storage.host import default_max_memory
-    from reshard.storage.parallel_calls import default_workers_for
 
     memory = bytes_of("max_memory", max_memory)
     memory = default_max_memory() if memory is None else memory

@@ -14,10 +14,10 @@ from contextlib import closing
 from reshard.checksums.crc import CRC32C, range_crc
 from reshard.errors import StorageError
 from reshard.formats.file_map import ChunkChecksum, FileMap, SharedFile, StoredRanges
+from reshard.storage.calls import each_at_once
 from reshard.storage.local.files import open_new, storage_errors, write_all
-from reshard.storage.local.folding import refuse_folded
+from reshard.storage.local.target_checks import refuse_folded
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import each_at_once
 
 
 def prepare_files(files: FileMap, root: Location) -> None:

@@ -29,9 +29,9 @@ from reshard.formats.safetensors import files as safetensors
 from reshard.formats.state_dict import files as state_dict
 from reshard.formats.step_names import StepName, step_name, step_of_prefix
 from reshard.formats.tensorflow import files as tensorflow
+from reshard.storage.calls import each_at_once
 from reshard.storage.commit_markers import is_left_unfinished, is_marked
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import each_at_once
 
 LARGEST_STEP = 10**18 - 1
 

@@ -42,7 +42,7 @@ class Values(Protocol):
 
 def read_extents(store: Store, extents: Iterable[Extent]) -> dict[Extent, bytes]:
     """The bytes of values in a bucket, many at once; those that cannot be read are left out."""
-    from reshard.storage.parallel_calls import ByteRange, read_many
+    from reshard.storage.calls import ByteRange, read_many
 
     of_parts: dict[ByteRange, Extent] = {}
 

@@ -31,7 +31,7 @@ from reshard.saving.plan import SavePlan, plan_save, total_bytes
 from reshard.saving.processes import ProcessGroup, check_same, local_placements, own_copies
 from reshard.saving.tree import LiveLeaf, live_leaves
 from reshard.saving.write import ChunkWriter, check_saved, for_each
-from reshard.storage.local.writeback import Writeback
+from reshard.storage.local.syncing import Writeback
 from reshard.storage.location import Location, locate
 from reshard.storage.target import recording_versions
 from reshard.storage.targets import check_new, held_target, make_durable, root_text

@@ -158,7 +158,7 @@ class Location(Struct, frozen=True):
         """
         if not self.traits.by_requests:
             return self
-        from reshard.storage.buckets.folders import remembered
+        from reshard.storage.buckets.views import remembered
 
         return Location(remembered(self.store, self.path), self.path)
 
@@ -324,8 +324,7 @@ def open_range(
     file = open_file(text, version, what)
     if not ahead_bytes or "://" not in text:
         return file
-    from reshard.storage.buckets.file import RANGE_BYTES
-    from reshard.storage.buckets.read_ahead import ReadAhead
+    from reshard.storage.buckets.file import RANGE_BYTES, ReadAhead
 
     return ReadAhead(file, start, end, ahead_bytes, RANGE_BYTES, is_pinned=bool(version))
 

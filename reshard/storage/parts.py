@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from reshard.errors import PlanError, TargetBusyError, TargetExistsError
-from reshard.storage.local.attempts import accept
+from reshard.storage.local.staging import accept
 from reshard.storage.local.syncing import fsync, sync_tree
 from reshard.storage.local.transaction import held_part_folder, part_staging, remove_part_folders
 from reshard.storage.location import Location, is_in_bucket
@@ -69,7 +69,7 @@ def held_part(
     """
     if is_local(target):
         return held_part_folder(Path(target.path), part.folder)
-    from reshard.storage.buckets.target.held import held_part_objects
+    from reshard.storage.buckets.transaction import held_part_objects
 
     return held_part_objects(target, part.folder, unsafe=unsafe, state=state)
 

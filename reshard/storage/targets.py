@@ -10,14 +10,13 @@ from pathlib import Path
 from reshard.errors import PlanError
 from reshard.storage.local import target_checks
 from reshard.storage.local.files import storage_errors
-from reshard.storage.local.finished_output import remove_from_disk, stamp_on_disk
-from reshard.storage.local.prefix_files import check_prefix
-from reshard.storage.local.publishing import finish_published
+from reshard.storage.local.publishing import check_prefix, finish_published
 from reshard.storage.local.staging import FILES_OF_PREFIX, staging_for
 from reshard.storage.local.store import LocalStore
 from reshard.storage.local.syncing import sync_files
 from reshard.storage.local.target_checks import refuse_overlap
 from reshard.storage.local.transaction import held_folder as held_local
+from reshard.storage.local.transaction import remove_from_disk, stamp_on_disk
 from reshard.storage.location import Location, is_in_bucket, local_path, locate
 from reshard.storage.transaction import Transaction
 
@@ -60,7 +59,7 @@ def check_new(target: Location, *, overwrite: bool, file: str = "") -> None:
     if is_local(target):
         target_checks.check_new_path(Path(target.path), overwrite=overwrite, is_file=bool(file))
         return
-    from reshard.storage.buckets.target.checks import check_new_in_bucket
+    from reshard.storage.buckets.targets import check_new_in_bucket
 
     check_new_in_bucket(target, overwrite=overwrite, file=file)
 
@@ -77,7 +76,7 @@ def held_target(
     """
     if is_local(target):
         return held_local(Path(target.path), file)
-    from reshard.storage.buckets.target.held import held_objects
+    from reshard.storage.buckets.transaction import held_objects
 
     return held_objects(target, unsafe=unsafe, state=state)
 
@@ -90,7 +89,7 @@ def stamp_of_finished(output: Location, records: Sequence[str]) -> str | None:
     """
     if is_local(output):
         return stamp_on_disk(Path(output.path), records)
-    from reshard.storage.buckets.target.finished_output import stamp_in_bucket
+    from reshard.storage.buckets.targets import stamp_in_bucket
 
     return stamp_in_bucket(output, records)
 
@@ -106,7 +105,7 @@ def remove_finished(output: Location, stamp: str, records: Sequence[str], aside:
     """
     if is_local(output):
         return remove_from_disk(Path(output.path), stamp, records, aside)
-    from reshard.storage.buckets.target.finished_output import remove_from_bucket
+    from reshard.storage.buckets.targets import remove_from_bucket
 
     return remove_from_bucket(output, stamp, records)
 
@@ -120,7 +119,7 @@ def state_of(target: Location, state: str | None = None) -> Location:
     """The folder of a run to a target, with its records, and its lock or lease."""
     if is_local(target):
         return locate(staging_for(Path(target.path)).folder)
-    from reshard.storage.buckets.target.held import state_folder
+    from reshard.storage.buckets.transaction import state_folder
 
     return state_folder(target, state)
 
@@ -138,7 +137,7 @@ def has_leftovers(target: Location, file: str = "", state: str | None = None) ->
     """True if an unfinished or active run has left or uses a folder beside the target."""
     if is_local(target):
         return os.path.lexists(staging_for(Path(target.path), file).folder)
-    from reshard.storage.buckets.target.checks import has_state
+    from reshard.storage.buckets.targets import has_state
 
     return has_state(target, state)
 
@@ -182,7 +181,7 @@ def make_name_durable(target: Location) -> None:
 def check_lease(lease: str, run: str) -> None:
     """Raises TargetBusyError unless a run still has the lease at a URL; for tasks of that run on other hosts."""
     from reshard.storage.buckets.store import BucketStore
-    from reshard.storage.buckets.target.checks import check_held
+    from reshard.storage.buckets.targets import check_held
 
     place = locate(lease)
     if isinstance(place.store, BucketStore):

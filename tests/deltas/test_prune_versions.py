@@ -151,7 +151,7 @@ def test_in_a_bucket(
     kind: str, stop: int | None, request: pytest.FixtureRequest, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    from reshard.storage.buckets.target.transaction import ObjectTransaction
+    from reshard.storage.buckets.transaction import ObjectTransaction
 
     bucket: Bucket = request.getfixturevalue(kind)
     publish(tmp_path)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from reshard.errors import CorruptError, FormatError, MissingError
 from reshard.formats.dcp.entries import ItemPlace
 from reshard.storage.base import FileStatus, OpenFile
+from reshard.storage.calls import ByteRange, read_many
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import ByteRange, read_many
 
 END_BYTES = 1 << 10
 """Bytes that are read of the beginning and of the end of an archive: torch writes some 700 bytes before a tensor's elements and 800 after them."""

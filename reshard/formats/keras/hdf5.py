@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from reshard.errors import CorruptError, FormatError, MissingPackageError, ReshardError
 from reshard.formats.limits import MAX_HDF5_BYTES
 from reshard.storage.base import FileStatus
+from reshard.storage.calls import open_for_parts
 from reshard.storage.location import Location
-from reshard.storage.recent_reads import open_for_parts
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError
 from reshard.storage.base import FileStatus
+from reshard.storage.calls import read_part
 from reshard.storage.location import Location
-from reshard.storage.recent_reads import read_part
 
 MsgpackKind = Literal["nil", "bool", "int", "float", "str", "bin", "ext", "array", "map"]
 

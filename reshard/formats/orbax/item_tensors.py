@@ -34,8 +34,8 @@ from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import same_axes
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.calls import read_part
 from reshard.storage.location import Location
-from reshard.storage.recent_reads import read_part
 
 if TYPE_CHECKING:
     from reshard.formats.slices.slice_file import SliceEntry, SliceFile

@@ -36,8 +36,8 @@ from reshard.formats.safetensors.dtypes import dtype_of, element_shape
 from reshard.formats.safetensors.write.header import METADATA, MOST_HEADER_BYTES, check_header
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.base import FileStatus
+from reshard.storage.calls import read_part
 from reshard.storage.location import Location
-from reshard.storage.recent_reads import read_part
 
 LENGTH_BYTES = 8
 

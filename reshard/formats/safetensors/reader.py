@@ -35,8 +35,8 @@ from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.base import Store
+from reshard.storage.calls import each_at_once
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import each_at_once
 
 FORMAT = "safetensors"
 

@@ -13,8 +13,8 @@ from reshard.errors import CorruptError, ReshardError
 from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.limits import MAX_JSON_BYTES
 from reshard.formats.slices.slice_file import digest_of
+from reshard.storage.calls import each_at_once
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import each_at_once
 
 DigestStatus = Literal["recorded", "different", "missing", "unexpected", "unreadable", "added"]
 

@@ -21,8 +21,8 @@ from msgspec import Struct
 from reshard.errors import FormatError, MissingError, NotACheckpointError, ReshardError
 from reshard.formats.foreign import START_BYTES, refuse_stand_in
 from reshard.formats.model_index import ModelIndex, read_model_index
+from reshard.storage.calls import read_part
 from reshard.storage.location import Location
-from reshard.storage.recent_reads import read_part
 
 ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pt.tar", ".pth.tar")
 """Other files are not looked into."""

@@ -46,8 +46,8 @@ from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_of, storage_bytes
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.calls import each_at_once
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import each_at_once
 
 FORMAT = "torch"
 

@@ -16,9 +16,8 @@ from reshard.formats.state_dict.files import (
 )
 from reshard.formats.torch.archive import LOCAL_BYTES, OF_STATE, Archive, open_archive
 from reshard.storage.base import FileStatus, OpenFile
+from reshard.storage.calls import ByteRange, open_for_parts, read_many
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import ByteRange, read_many
-from reshard.storage.recent_reads import open_for_parts
 
 
 class StateArchive:

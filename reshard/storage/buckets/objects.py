@@ -14,6 +14,7 @@ from reshard.checksums.crc import CRC64NVME
 from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
 from reshard.storage.buckets import counts
 from reshard.storage.buckets.errors import (
+    DamagedUploadError,
     bucket_error,
     bucket_errors,
     client_errors,
@@ -21,7 +22,6 @@ from reshard.storage.buckets.errors import (
 )
 from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.buckets.listing import version_of
-from reshard.storage.buckets.reasons import DamagedUploadError
 from reshard.storage.buckets.urls import Scheme, key_problem
 
 if TYPE_CHECKING:

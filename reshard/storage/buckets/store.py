@@ -13,10 +13,9 @@ from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Tra
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.clients import client_for
 from reshard.storage.buckets.clouds import REQUESTS
-from reshard.storage.buckets.errors import bucket_errors, whole_listing
+from reshard.storage.buckets.errors import NoConditionsError, bucket_errors, whole_listing
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
 from reshard.storage.buckets.listing import Listing, list_objects, version_of
-from reshard.storage.buckets.reasons import NoConditionsError
 from reshard.storage.buckets.urls import Scheme, format_url
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class BucketStore(Struct, frozen=True):
         return BucketFile(self.client(path), path, self.text(path), version, what=what)
 
     def view(self, folder: str) -> Store:
-        from reshard.storage.buckets.view import BucketView
+        from reshard.storage.buckets.views import BucketView
 
         return BucketView(self, folder, self.listing(folder))
 

@@ -11,8 +11,8 @@ import pytest
 
 import reshard
 from reshard.errors import MissingError, PlanError, StorageError, TargetBusyError
+from reshard.storage.buckets.lease import take
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target.take_lease import take
 from reshard.storage.leftovers import remove_leftovers
 from reshard.storage.local.staging import staged
 from tests.emulators.buckets import Bucket

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from reshard.engine import task_stream
-from reshard.storage import upload
+from reshard.storage import target
 from reshard.storage.buckets import objects
 from tests.emulators.buckets import Bucket
 from tests.emulators.no_clock import no_clock
@@ -40,7 +40,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
     monkeypatch.setattr(objects, "WHOLE_BYTES", PART_BYTES)
     monkeypatch.setattr(objects, "_PART_BYTES", PART_BYTES)
-    monkeypatch.setattr(upload, "PIECE_BYTES", PART_BYTES)
+    monkeypatch.setattr(target, "PIECE_BYTES", PART_BYTES)
     for scheme, limits in objects.LIMITS.items():
         monkeypatch.setitem(objects.LIMITS, scheme, replace(limits, least_part_bytes=1))
 

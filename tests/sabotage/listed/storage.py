@@ -68,7 +68,7 @@ SABOTAGES = (
     Sabotage(
         "dead-task-writes-on",
         "a task of a run that is over can still make files of the target",
-        "reshard/storage/local/attempts.py",
+        "reshard/storage/local/staging.py",
         "                path.rename(dead)\n            path = dead\n",
         "                dead = path\n            path = dead\n",
         ("tests/storage/local/test_attempts.py::test_an_ended_attempt_makes_no_file",),
@@ -84,7 +84,7 @@ SABOTAGES = (
     Sabotage(
         "marker-before-proof",
         "in a bucket the commit marker is put before all objects are looked for",
-        "reshard/storage/buckets/target/transaction.py",
+        "reshard/storage/buckets/transaction.py",
         '        put = {f"{self._target.path}/{name}": self._put_mark(name) for name in others}\n',
         '        put = {f"{self._target.path}/{name}": self._put_mark(name) for name in (*others, *markers)}\n',
         (
@@ -94,7 +94,7 @@ SABOTAGES = (
     Sabotage(
         "marker-of-others-believed",
         "a commit marker that somebody else put is not refused",
-        "reshard/storage/buckets/target/transaction.py",
+        "reshard/storage/buckets/transaction.py",
         "        self.check()\n        self._refuse_marked()\n        self._lease.renew()",
         "        self.check()\n        self._lease.renew()",
         (
@@ -104,7 +104,7 @@ SABOTAGES = (
     Sabotage(
         "lease-unchecked",
         "a run that lost its lease deletes and records on",
-        "reshard/storage/buckets/target/transaction.py",
+        "reshard/storage/buckets/transaction.py",
         "    def check(self) -> None:\n        self._lease.check()\n",
         "    def check(self) -> None:\n",
         ("tests/storage/buckets/target/test_lost_target.py::test_it_removes_nothing[s3_bucket]",),
@@ -112,7 +112,7 @@ SABOTAGES = (
     Sabotage(
         "live-lease-taken",
         "a run takes the lease of one that lives",
-        "reshard/storage/buckets/target/take_lease.py",
+        "reshard/storage/buckets/lease.py",
         "            return True\n        time.sleep(LOOK_S)\n    return False",
         "            return True\n        time.sleep(LOOK_S)\n    return True",
         (
@@ -122,7 +122,7 @@ SABOTAGES = (
     Sabotage(
         "lease-unchecked-elsewhere",
         "a task on another host writes although its run is over",
-        "reshard/storage/buckets/target/checks.py",
+        "reshard/storage/buckets/targets.py",
         "    if held is None or held.run != run or held.is_free:",
         "    if held is None:",
         ("tests/storage/buckets/test_check_lease.py::test_a_run_has_its_lease_until_it_ends",),
@@ -148,7 +148,7 @@ SABOTAGES = (
     Sabotage(
         "parts-swapped",
         "two pieces of a file that is uploaded in parts change places",
-        "reshard/storage/upload.py",
+        "reshard/storage/target.py",
         "        while (piece := self._pieces.get()) is not None:\n            yield memoryview(piece)\n",
         "        given = list(iter(self._pieces.get, None))\n"
         "        yield from map(memoryview, [*given[1::-1], *given[2:]])\n",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reshard.errors import TargetBusyError
-from reshard.storage.buckets.target import checks as module
+from reshard.storage.buckets import targets as module
 from reshard.storage.location import locate
 from reshard.storage.targets import check_lease, held_target
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import obstore
 
+from reshard.storage.calls import GAP_BYTES, REQUEST_BYTES, ByteRange, read_many
 from reshard.storage.location import locate
-from reshard.storage.parallel_calls import GAP_BYTES, REQUEST_BYTES, ByteRange, read_many
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Refuse

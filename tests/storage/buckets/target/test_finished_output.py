@@ -6,7 +6,7 @@ import obstore
 import pytest
 
 from reshard.errors import StorageError, TargetBusyError
-from reshard.storage.buckets.target.transaction import ObjectTransaction
+from reshard.storage.buckets.transaction import ObjectTransaction
 from reshard.storage.location import Location, locate
 from reshard.storage.targets import held_target, remove_finished, stamp_of_finished
 from tests.emulators.buckets import Bucket

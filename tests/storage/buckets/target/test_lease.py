@@ -12,12 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from reshard.errors import ResumeError, StorageError, TargetBusyError
+from reshard.storage.buckets import lease as taking
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.lease import Held, Lease, read_lease, take
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target import take_lease as taking
-from reshard.storage.buckets.target.checks import check_held
-from reshard.storage.buckets.target.lease import Held, Lease, read_lease
-from reshard.storage.buckets.target.take_lease import take
+from reshard.storage.buckets.targets import check_held
 from reshard.storage.checked_lines import checked_line
 from reshard.storage.host import _start_ticks, process_mark
 from tests.emulators.apis import error_answers as answers

@@ -7,13 +7,13 @@ import time
 import pytest
 
 from reshard.errors import MissingError, TargetBusyError
+from reshard.storage.buckets import lease as leases
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.lease import read_lease
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target import lease as leases
-from reshard.storage.buckets.target.held import held_objects
-from reshard.storage.buckets.target.lease import read_lease
+from reshard.storage.buckets.transaction import held_objects
 from reshard.storage.location import Location
-from reshard.storage.upload import Upload
+from reshard.storage.target import Upload
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Call
 from tests.storage.buckets.target.transactions import (

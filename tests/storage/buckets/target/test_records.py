@@ -7,11 +7,9 @@ import time
 import pytest
 
 from reshard.errors import StorageError
-from reshard.storage.buckets import objects
+from reshard.storage.buckets import objects, segments
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target import segments
-from reshard.storage.buckets.target.held import held_objects
-from reshard.storage.buckets.target.transaction import ObjectTransaction
+from reshard.storage.buckets.transaction import ObjectTransaction, held_objects
 from reshard.storage.location import Location
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket

@@ -7,10 +7,10 @@ import itertools
 import pytest
 
 from reshard.errors import TargetBusyError, TargetExistsError
+from reshard.storage.buckets import lease as leases
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target import lease as leases
-from reshard.storage.buckets.target.held import held_objects
+from reshard.storage.buckets.transaction import held_objects
 from reshard.storage.commit_markers import (
     COMMIT_MARKER,
     COMMITTED,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.lease import Held
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target.lease import Held
-from reshard.storage.buckets.target.transaction import ObjectTransaction
+from reshard.storage.buckets.transaction import ObjectTransaction
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from tests.emulators.buckets import Bucket
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from reshard.errors import StorageError, TargetBusyError, TargetExistsError
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.lease import BEAT_S, now_s, read_lease
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target.held import state_folder
-from reshard.storage.buckets.target.lease import BEAT_S, now_s, read_lease
+from reshard.storage.buckets.transaction import bucket_of, held_objects, state_folder
 from reshard.storage.commit_markers import UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import FILES_OF_PREFIX
 from reshard.storage.location import Location
@@ -81,3 +82,30 @@ def check_held(store: BucketStore, path: str, run: str) -> None:
         )
     _SEEN.clear()
     _SEEN[mark] = asked_s
+
+
+def stamp_in_bucket(output: Location, records: Sequence[str]) -> str | None:
+    """The version of the record; None if there is none."""
+    found = _record_in(output, records).status()
+    return found.version if found is not None and found.kind == "file" else None
+
+
+def remove_from_bucket(output: Location, stamp: str, records: Sequence[str]) -> bool:
+    """Removes an output. Raises StorageError if its last objects stay."""
+    with held_objects(output) as held:
+        if stamp_in_bucket(output, records) != stamp:
+            return False
+        record = _record_in(output, records).name
+        held.adopt()  # unfinished from now on: without its marker
+        others = [f"{output.path}/{name}" for name in held.files() if name != record]
+        objects.delete(bucket_of(output), others)
+        held.abort()
+    if stamp_in_bucket(output, records) == stamp:
+        raise StorageError(f"cannot remove {output}: its last objects could not be deleted")
+    return True
+
+
+def _record_in(output: Location, records: Sequence[str]) -> Location:
+    """The first record that is there; the last one if none is."""
+    *first, last = (output / record for record in records)
+    return next((record for record in first if record.is_file()), last)
