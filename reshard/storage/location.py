@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from reshard.errors import StorageError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits
-from reshard.storage.buckets.urls import is_bucket_scheme, other_scheme, parse_url
+from reshard.storage.buckets.clouds import is_bucket_scheme, other_scheme, parse_url
 from reshard.storage.local.files import make_folder, storage_errors
 from reshard.storage.local.store import LOCAL, LocalStore, bytes_left, file_states
 

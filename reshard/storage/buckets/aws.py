@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reshard.errors import MissingPackageError, StorageError
+from reshard.storage.buckets.clouds import is_on
 from reshard.version import how_to_install
 
 _OTHERWISE = f"{how_to_install('cloud')}, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -63,11 +64,6 @@ def session(options: Mapping[str, str], profile: str) -> Any:
             options.get("session_token") or options.get("token"),
         )
     return boto3.Session(profile_name=profile or None)
-
-
-def is_on(variable: str) -> bool:
-    """True if a variable of the environment says yes."""
-    return os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
 
 
 def _are_given(config: Mapping[str, str]) -> bool:

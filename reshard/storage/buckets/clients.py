@@ -9,10 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from reshard.errors import MissingPackageError
-from reshard.storage.buckets.aws import credentials, is_on
+from reshard.storage.buckets.clouds import CLOUDS, Scheme, format_url, is_on
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.settings import BucketSettings, settings_for
-from reshard.storage.buckets.urls import Scheme, format_url
 from reshard.storage.host import forked_error
 from reshard.version import how_to_install
 
@@ -36,22 +35,6 @@ LONG_BACKOFF: BackoffConfig = {
 }
 """Each pause is random, up to four times the one before. With up to twice, obstore's default, pauses do not grow on average."""
 
-_ENVIRONMENT = {
-    "s3": (
-        "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_PROFILE", "AWS_ACCESS_KEY_ID",
-        "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ALLOW_HTTP", "AWS_SKIP_SIGNATURE",
-    ),
-    "gs": (
-        "GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_BEARER_TOKEN",
-        "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SKIP_SIGNATURE",
-    ),
-    "az": (
-        "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_USE_EMULATOR",
-        "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURITE_BLOB_STORAGE_URL",
-    ),
-}  # fmt: skip
-"""Variables that choose the server and the account of requests: when one changes, a new client is made."""
-
 _Key = tuple[Scheme, str, BucketSettings, tuple[str | None, ...], Patience]
 
 _clients: dict[_Key, ObjectStore] = {}
@@ -74,7 +57,7 @@ def client_for(scheme: Scheme, bucket: str, key: str = "", *, retries: bool = Tr
     forked after a bucket was used.
     """
     settings = settings_for(format_url(scheme, bucket, key))
-    environment = tuple(map(os.environ.get, _ENVIRONMENT[scheme]))
+    environment = tuple(map(os.environ.get, CLOUDS[scheme].environment))
 
     def made(patience: Patience) -> ObjectStore:
         which = (scheme, bucket, settings, environment, patience)
@@ -131,20 +114,13 @@ def new_client(
         raise MissingPackageError(
             f"{format_url(scheme, bucket, '')} needs the package obstore; {how_to_install('cloud')}"
         ) from None
-    config = dict(settings.options)
-    make: Any
-    match scheme:
-        case "s3":
-            make, more = store.S3Store, _s3(config, settings)
-        case "gs":
-            make, more = store.GCSStore, _gs(config)
-        case "az":
-            make, more = store.AzureStore, _az(config)
+    cloud, config = CLOUDS[scheme], dict(settings.options)
+    more = cloud.complete(config, settings.profile)
     with bucket_errors("open", format_url(scheme, bucket, "")):
-        return make(  # type: ignore[no-any-return]  # obstore is imported late
+        return getattr(store, cloud.client)(  # type: ignore[no-any-return]  # obstore is imported late
             bucket,
             config=config,
-            client_options=_client_options(settings, endpoint_of(scheme, config), headers or {}),
+            client_options=_client_options(settings, cloud.endpoint(config), headers or {}),
             retry_config=_retry_config(settings, patience),
             **more,
         )
@@ -175,56 +151,3 @@ def _client_options(
         **({"allow_http": True} if allow_http else {}),
         **({"default_headers": dict(headers)} if headers else {}),
     }
-
-
-def _s3(config: dict[str, str], settings: BucketSettings) -> dict[str, Any]:
-    """Adds the options that every upload needs, and finds credentials."""
-    config.setdefault("checksum_algorithm", "CRC64NVME")
-    config.setdefault("copy_if_not_exists", "multipart")
-    config.setdefault(
-        "unsigned_payload", "true"
-    )  # the CRC proves the payload, at a quarter of the CPU of SHA-256
-    return credentials(config, settings.profile or os.environ.get("AWS_PROFILE", ""))
-
-
-def _gs(config: dict[str, str]) -> dict[str, Any]:
-    """Reads the variable of Google's own clients for an emulator; an emulator needs no credentials."""
-    emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
-    if emulator and "base_url" not in config and not os.environ.get("GOOGLE_BASE_URL"):
-        config["base_url"] = emulator if "://" in emulator else f"http://{emulator}"
-        if not os.environ.get("GOOGLE_BEARER_TOKEN"):
-            config.setdefault("skip_signature", "true")
-    return {}
-
-
-def _az(config: dict[str, str]) -> dict[str, Any]:
-    """Reads the connection string of Azure's own clients, if nothing else names the account."""
-    text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
-    if text and "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
-        parts = dict(part.split("=", 1) for part in text.split(";") if "=" in part)
-        names = (
-            ("AccountName", "account_name"), ("AccountKey", "account_key"), ("BlobEndpoint", "endpoint"),
-            ("SharedAccessSignature", "sas_key"),
-        )  # fmt: skip
-        config.update({ours: parts[theirs] for theirs, ours in names if theirs in parts})
-    return {}
-
-
-_ENDPOINTS: dict[Scheme, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "s3": (
-        ("aws_endpoint_url_s3", "endpoint", "aws_endpoint"),
-        ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    ),
-    "gs": (("base_url", "google_base_url"), ("GOOGLE_BASE_URL",)),
-    "az": (("endpoint", "azure_endpoint"), ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")),
-}
-"""The places of an endpoint: options, then variables."""
-
-
-def endpoint_of(scheme: Scheme, config: Mapping[str, str]) -> str:
-    """The configured server; "" for the cloud's own."""
-    if scheme == "az" and is_on("AZURE_STORAGE_USE_EMULATOR"):
-        return os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000")
-    options, variables = _ENDPOINTS[scheme]
-    named = [config.get(name) for name in options] + [os.environ.get(name) for name in variables]
-    return next((url for url in named if url), "")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 from reshard.errors import SourceChangedError
 from reshard.storage.base import FileStatus
 from reshard.storage.buckets import counts, objects
+from reshard.storage.buckets.clouds import CLOUDS, Scheme, parse_url
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.urls import Scheme, parse_url
 from reshard.storage.location import Location
 
 LEAST_BYTES = 4 << 20
@@ -28,7 +27,7 @@ _UNPROVEN: set[tuple[Scheme, str]] = set()
 def is_worth_it(source: str, target: str, nbytes: int) -> bool:
     """True if two URLs are in one bucket with provable copies, and an object is large enough."""
     place, other = parse_url(source)[:2], parse_url(target)[:2]
-    is_one = place == other and place[0] != "az" and place not in _UNPROVEN
+    is_one = place == other and CLOUDS[place[0]].tag_of_copy is not None and place not in _UNPROVEN
     return is_one and LEAST_BYTES <= nbytes <= GREATEST_BYTES
 
 
@@ -65,13 +64,8 @@ def copy_within(source: Location, status: FileStatus, target: Location) -> str:
 
 def _tag_of_copy(scheme: Scheme, version: str) -> str:
     """The ETag of an object with the content that an ETag proves; "" if it proves none."""
-    found = _MD5.fullmatch(version)
-    if found is None or scheme == "az":
-        return ""
-    if scheme == "gs":
-        return version
-    of_parts = hashlib.md5(bytes.fromhex(found[1]), usedforsecurity=False).hexdigest()
-    return f'"{of_parts}-1"'
+    found, tag_of_copy = _MD5.fullmatch(version), CLOUDS[scheme].tag_of_copy
+    return "" if found is None or tag_of_copy is None else tag_of_copy(found[1])
 
 
 def _copy(store: BucketStore, path: str, target: str) -> bool:

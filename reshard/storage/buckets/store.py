@@ -12,11 +12,10 @@ from reshard.errors import MissingError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits, WriteMode
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.clients import client_for
-from reshard.storage.buckets.clouds import REQUESTS
+from reshard.storage.buckets.clouds import CLOUDS, Scheme, format_url
 from reshard.storage.buckets.errors import NoConditionsError, bucket_errors, whole_listing
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
 from reshard.storage.buckets.listing import Listing, list_objects, version_of
-from reshard.storage.buckets.urls import Scheme, format_url
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -139,7 +138,7 @@ def _traits(scheme: Scheme, bucket: str) -> Traits:
         has_folders=False,
         has_versions=True,
         has_free_bytes=False,
-        requests=REQUESTS[scheme],
+        requests=CLOUDS[scheme].requests,
     )
 
 

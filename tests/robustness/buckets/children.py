@@ -23,6 +23,7 @@ from reshard.engine import task_stream
 from reshard.errors import ReshardError
 from reshard.storage import host, target
 from reshard.storage.buckets import lease, objects
+from reshard.storage.buckets.clouds import CLOUDS
 from tests.emulators.no_clock import no_clock
 
 PRELOADED = ["tests.robustness.buckets.children"]
@@ -122,8 +123,8 @@ def small_tasks() -> None:
     """Small batches and parts, so that a small checkpoint takes many requests."""
     task_stream.BATCH_TASKS = 1
     objects.WHOLE_BYTES = objects._PART_BYTES = target.PIECE_BYTES = PART_BYTES
-    for scheme, limits in objects.LIMITS.items():
-        objects.LIMITS[scheme] = replace(limits, least_part_bytes=1)
+    for scheme, cloud in CLOUDS.items():
+        CLOUDS[scheme] = replace(cloud, least_part_bytes=1)
 
 
 _FOR_GOOD = ExitStack()

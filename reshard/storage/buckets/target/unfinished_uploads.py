@@ -13,11 +13,10 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import MissingPackageError, StorageError
-from reshard.storage.buckets.aws import is_on, session
-from reshard.storage.buckets.clients import endpoint_of
+from reshard.storage.buckets.aws import session
+from reshard.storage.buckets.clouds import CLOUDS, is_on, parse_url
 from reshard.storage.buckets.errors import without_secrets
 from reshard.storage.buckets.settings import settings_for
-from reshard.storage.buckets.urls import parse_url
 from reshard.storage.location import Location
 from reshard.version import how_to_install
 
@@ -34,7 +33,7 @@ class UnfinishedUpload(Struct, frozen=True):
 
 def uploads_below(folder: Location) -> list[UnfinishedUpload] | None:
     """The uploads below a folder; None if they cannot be listed: another cloud, no permission, or no boto3."""
-    if parse_url(str(folder))[0] != "s3":
+    if not CLOUDS[parse_url(str(folder))[0]].lists_uploads:
         return None
     try:
         return list_uploads(folder)
@@ -90,7 +89,7 @@ def _s3(folder: Location) -> Iterator[Any]:
         ) from None
     settings = settings_for(str(folder))
     options = {name.removeprefix("aws_"): value for name, value in settings.options}
-    endpoint = endpoint_of("s3", dict(settings.options))
+    endpoint = CLOUDS["s3"].endpoint(dict(settings.options))
     is_public = options.get("skip_signature", "") in ("true", "1") or is_on("AWS_SKIP_SIGNATURE")
     config = Config(
         connect_timeout=REQUEST_S,
