@@ -146,7 +146,7 @@ def count_uploads(target: Location) -> int | None:
     """The number of uploads in parts that were left below a target; None if it is not known."""
     if is_local(target):
         return 0
-    from reshard.storage.buckets.target.unfinished_uploads import uploads_below
+    from reshard.storage.buckets.aws import uploads_below
 
     found = uploads_below(target)
     return None if found is None else len(found)
@@ -156,7 +156,7 @@ def remove_uploads(target: Location) -> int | None:
     """Removes uploads in parts left below a target that the caller holds; returns their number, None if it is not known."""
     if is_local(target):
         return 0
-    from reshard.storage.buckets.target.unfinished_uploads import abort_uploads
+    from reshard.storage.buckets.aws import abort_uploads
 
     return abort_uploads(target)
 

@@ -97,6 +97,13 @@ def names(client: ObjectStore, folder: str) -> ListResult[Sequence[ObjectMeta]]:
     return found
 
 
+def version_of(e_tag: str | None) -> str:
+    """An ETag in quotes, as requests need it; Azure lists ETags without quotes."""
+    if not e_tag or e_tag.endswith('"'):
+        return e_tag or ""
+    return f'"{e_tag}"'
+
+
 def put(
     client: ObjectStore, path: str, data: bytes | memoryview, mode: PutMode, attributes: Mapping[str, str]
 ) -> PutResult:  # fmt: skip

@@ -16,8 +16,8 @@ from msgspec import Struct
 from reshard.errors import SourceChangedError, StorageError
 from reshard.storage.base import OpenFile
 from reshard.storage.buckets import counts
+from reshard.storage.buckets.counts import version_of
 from reshard.storage.buckets.errors import bucket_errors, client_errors, status_of
-from reshard.storage.buckets.listing import version_of
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

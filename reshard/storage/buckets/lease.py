@@ -36,8 +36,8 @@ from reshard.errors import (
     TargetExistsError,
 )
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.counts import version_of
 from reshard.storage.buckets.errors import NoConditionsError
-from reshard.storage.buckets.listing import version_of
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.checked_lines import checked_line, valid_lines
 from reshard.storage.host import process_mark, process_state

@@ -67,13 +67,6 @@ class Listing(Struct, frozen=True):
         return first, bisect_left(self.paths, f"{begin[:-1]}0", first)
 
 
-def version_of(e_tag: str | None) -> str:
-    """An ETag in quotes, as requests need it; Azure lists ETags without quotes."""
-    if not e_tag or e_tag.endswith('"'):
-        return e_tag or ""
-    return f'"{e_tag}"'
-
-
 def list_objects(client: ObjectStore, folder: str, url: str) -> Listing:
     """Every object below a folder of a bucket, in one request for each thousand. Raises obstore's errors."""
     paths: list[str] = []
@@ -83,7 +76,7 @@ def list_objects(client: ObjectStore, folder: str, url: str) -> Listing:
         for found in page:
             paths.append(found["path"][skipped:])
             sizes.append(found["size"])
-            versions.append(version_of(found["e_tag"]))
+            versions.append(counts.version_of(found["e_tag"]))
         if len(paths) > MOST_OBJECTS:
             raise StorageError(
                 f"cannot list {url}: more than {MOST_OBJECTS:,} objects are below it; give the path of one checkpoint"

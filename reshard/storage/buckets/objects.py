@@ -14,6 +14,7 @@ from reshard.checksums.crc import CRC64NVME
 from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
 from reshard.storage.buckets import counts
 from reshard.storage.buckets.clouds import CLOUDS, key_problem
+from reshard.storage.buckets.counts import version_of
 from reshard.storage.buckets.errors import (
     DamagedUploadError,
     bucket_error,
@@ -22,7 +23,6 @@ from reshard.storage.buckets.errors import (
     damaged_upload,
 )
 from reshard.storage.buckets.file import RANGE_BYTES
-from reshard.storage.buckets.listing import version_of
 
 if TYPE_CHECKING:
     from obstore import PutMode

@@ -13,9 +13,10 @@ from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Tra
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.clients import client_for
 from reshard.storage.buckets.clouds import CLOUDS, Scheme, format_url
+from reshard.storage.buckets.counts import version_of
 from reshard.storage.buckets.errors import NoConditionsError, bucket_errors, whole_listing
 from reshard.storage.buckets.file import RANGE_BYTES, BucketFile
-from reshard.storage.buckets.listing import Listing, list_objects, version_of
+from reshard.storage.buckets.listing import Listing, list_objects
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

@@ -26,10 +26,10 @@ from reshard.errors import (
     TargetExistsError,
 )
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.aws import abort_uploads
 from reshard.storage.buckets.lease import Lease, take
 from reshard.storage.buckets.segments import Segments
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target.unfinished_uploads import abort_uploads
 from reshard.storage.buckets.views import with_files
 from reshard.storage.commit_markers import (
     COMMIT_MARKER,
