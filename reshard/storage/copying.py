@@ -53,7 +53,7 @@ def copied_by_store(source: Location, target: Location, status: FileStatus) -> s
 
     To be called if ``can_copy`` is true; no file may be at the target yet.
     """
-    from reshard.storage.buckets.copies import copy_within
+    from reshard.storage.buckets.store import copy_within
 
     return copy_within(source, status, target)
 
@@ -62,7 +62,7 @@ def can_copy(source: str, target: str, nbytes: int) -> bool:
     """True if one bucket has both places, and a file of ``nbytes`` is worth a copy by the store itself."""
     if not (is_in_bucket(source) and is_in_bucket(target)):
         return False
-    from reshard.storage.buckets.copies import is_worth_it
+    from reshard.storage.buckets.store import is_worth_it
 
     return is_worth_it(source, target, nbytes)
 
@@ -71,7 +71,7 @@ def is_copied_by_store(source: str, version: str, target: str, nbytes: int) -> b
     """True if ``copied_by_store`` will most likely copy a file in this version."""
     if not can_copy(source, target, nbytes):
         return False
-    from reshard.storage.buckets.copies import is_provable
+    from reshard.storage.buckets.store import is_provable
 
     return is_provable(source, version)
 

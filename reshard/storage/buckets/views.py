@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from reshard.errors import MissingError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Store, StoreWrapper, Traits
 from reshard.storage.buckets.file import BucketFile
-from reshard.storage.buckets.listing import BYTES_PER_OBJECT, Listing
-from reshard.storage.buckets.store import BucketStore, nothing_there
+from reshard.storage.buckets.store import BYTES_PER_OBJECT, BucketStore, Listing, nothing_there
 from reshard.storage.location import Location
 
 
