@@ -169,7 +169,7 @@ class OpenTarget(Struct):
     is_published: bool = False
 
     @property
-    def noted_root(self) -> Location:
+    def recording_root(self) -> Location:
         """The root for the files that the format writes; in a bucket it records their versions."""
         return recording_versions(self.transaction.root, self.put)
 

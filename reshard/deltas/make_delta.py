@@ -53,7 +53,7 @@ from reshard.maps.mapped_checkpoint import refuse_unequal
 from reshard.storage.commit_markers import markers_at
 from reshard.storage.local.files import Spool
 from reshard.storage.location import Location, locate
-from reshard.storage.targets import held_target
+from reshard.storage.targets import lock_target
 
 
 def make_delta(
@@ -77,7 +77,7 @@ def make_delta(
     comparing = _comparison(request, versions, standing_on, limits, progress)
     if is_there:
         return _told(comparing, *_published(comparing, place), started)
-    with held_target(place) as transaction:
+    with lock_target(place) as transaction:
         refuse_other_deltas(place, transaction.left_by())
         try:
             finish_version(place, transaction)

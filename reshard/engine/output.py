@@ -13,7 +13,7 @@ from reshard.formats.file_map import FileMap, Place
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
 from reshard.storage.target import TargetPlace
-from reshard.storage.transaction import Elsewhere
+from reshard.storage.transaction import RemoteAccess
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,7 +42,7 @@ class TaskOutput(Struct, frozen=True):
     put: Put | None = None
     name: str | None = None
     uploads: Uploads | None = None
-    elsewhere: Elsewhere | None = None
+    elsewhere: RemoteAccess | None = None
     is_attempt: bool = False
     keep: Keep | None = None
 
@@ -72,7 +72,7 @@ class TargetOutput(Struct, frozen=True):
     root: str
     name: str | None = None
     uploads: Uploads | None = None
-    elsewhere: Elsewhere | None = None
+    elsewhere: RemoteAccess | None = None
     keep: Keep | None = None
 
     def places(self, tensor: str, index: Index) -> tuple[Place, ...]:

@@ -34,7 +34,7 @@ from reshard.saving.write import ChunkWriter, check_saved, for_each
 from reshard.storage.local.syncing import Writeback
 from reshard.storage.location import Location, locate
 from reshard.storage.target import recording_versions
-from reshard.storage.targets import check_new, held_target, make_durable, root_text
+from reshard.storage.targets import check_new, lock_target, make_durable, root_text
 from reshard.storage.transaction import Transaction
 
 
@@ -110,7 +110,7 @@ def open_save(
         if step is not None:
             place = step_folder(place, step, overwrite=options.overwrite)
         _check(place, plan, options)
-        held.append(closing.enter_context(held_target(place)))
+        held.append(closing.enter_context(lock_target(place)))
         _begin(held[0], place, options)
         return os.fsencode(str(place))
 

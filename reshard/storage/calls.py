@@ -36,7 +36,7 @@ def each_at_once(store: Store, function: Callable[[T], R], items: Iterable[T]) -
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, "reshard.metadata") as threads:
         try:
             for item in items:
-                waiting.append(_begun(threads, function, item))
+                waiting.append(_submitted(threads, function, item))
                 if len(waiting) >= _AHEAD:
                     yield waiting.popleft().result()
             while waiting:
@@ -46,7 +46,7 @@ def each_at_once(store: Store, function: Callable[[T], R], items: Iterable[T]) -
                 future.cancel()
 
 
-def _begun(threads: Executor, function: Callable[[T], R], item: T) -> Future[R]:
+def _submitted(threads: Executor, function: Callable[[T], R], item: T) -> Future[R]:
     """The call, submitted to a thread; made here if the interpreter exits, or the system allows no more threads."""
     try:
         return threads.submit(function, item)

@@ -24,8 +24,8 @@ from reshard.storage.parts import remove_parts
 from reshard.storage.targets import (
     count_uploads,
     has_leftovers,
-    held_target,
     is_local,
+    lock_target,
     remove_uploads,
     state_of,
 )
@@ -66,7 +66,7 @@ def remove_leftovers(target: str, *, dry_run: bool = False, state: str | None = 
     found = Leftovers(str(place), str(state_of(place, state)), len(sizes), sum(sizes), 0)
     if dry_run:
         return replace(found, uploads=count_uploads(place))
-    with held_target(place, unsafe=True, state=state) as transaction:
+    with lock_target(place, unsafe=True, state=state) as transaction:
         remove_parts(place, state)
         uploads = remove_uploads(place)
         transaction.abort()

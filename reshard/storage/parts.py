@@ -20,7 +20,7 @@ from msgspec import Struct
 from reshard.errors import PlanError, TargetBusyError, TargetExistsError
 from reshard.storage.local.staging import accept
 from reshard.storage.local.syncing import fsync, sync_tree
-from reshard.storage.local.transaction import held_part_folder, part_staging, remove_part_folders
+from reshard.storage.local.transaction import lock_part_folder, part_staging, remove_part_folders
 from reshard.storage.location import Location, is_in_bucket
 from reshard.storage.targets import is_local, state_of
 from reshard.storage.transaction import Transaction
@@ -59,7 +59,7 @@ def parse_part(text: object) -> Part:
     return part
 
 
-def held_part(
+def lock_part(
     target: Location, part: Part, *, unsafe: bool = False, state: str | None = None
 ) -> AbstractContextManager[Transaction]:
     """The transaction of one part, as its last run left it; no other process can have it in the block.
@@ -68,10 +68,10 @@ def held_part(
     this part.
     """
     if is_local(target):
-        return held_part_folder(Path(target.path), part.folder)
-    from reshard.storage.buckets.transaction import held_part_objects
+        return lock_part_folder(Path(target.path), part.folder)
+    from reshard.storage.buckets.transaction import lock_part_in_bucket
 
-    return held_part_objects(target, part.folder, unsafe=unsafe, state=state)
+    return lock_part_in_bucket(target, part.folder, unsafe=unsafe, state=state)
 
 
 def refuse_replacing(target: str) -> None:
@@ -149,7 +149,7 @@ def remove_parts(target: Location, state: str | None = None) -> None:
     """Removes the folders of all parts. TargetBusyError, naming the part, if one is at work."""
     for part in parts_of(target, state):
         try:
-            with held_part(target, part, unsafe=True, state=state) as transaction:
+            with lock_part(target, part, unsafe=True, state=state) as transaction:
                 transaction.abort()
         except TargetBusyError as error:
             raise TargetBusyError(f"part {part}: {error}") from None

@@ -15,7 +15,7 @@ from reshard.storage.local.staging import FILES_OF_PREFIX, staging_for
 from reshard.storage.local.store import LocalStore
 from reshard.storage.local.syncing import sync_files
 from reshard.storage.local.target_checks import refuse_overlap
-from reshard.storage.local.transaction import held_folder as held_local
+from reshard.storage.local.transaction import lock_folder as held_local
 from reshard.storage.local.transaction import remove_from_disk, stamp_on_disk
 from reshard.storage.location import Location, is_in_bucket, local_path, locate
 from reshard.storage.transaction import Transaction
@@ -51,7 +51,7 @@ def check_place(target: Location, source: Location, *, overwrite: bool, file: st
 def check_new(target: Location, *, overwrite: bool, file: str = "") -> None:
     """Refuses a target that exists, unless it may be overwritten, or is an empty folder in place of a future folder.
 
-    ``file`` as for ``held_target``.
+    ``file`` as for ``lock_target``.
     """
     if is_local(target) and file == FILES_OF_PREFIX:
         check_prefix(Path(target.path))
@@ -64,7 +64,7 @@ def check_new(target: Location, *, overwrite: bool, file: str = "") -> None:
     check_new_in_bucket(target, overwrite=overwrite, file=file)
 
 
-def held_target(
+def lock_target(
     target: Location, file: str = "", *, unsafe: bool = False, state: str | None = None
 ) -> AbstractContextManager[Transaction]:
     """The transaction of a target, as the last run left it; no other run can have it in the block.
@@ -76,9 +76,9 @@ def held_target(
     """
     if is_local(target):
         return held_local(Path(target.path), file)
-    from reshard.storage.buckets.transaction import held_objects
+    from reshard.storage.buckets.transaction import lock_in_bucket
 
-    return held_objects(target, unsafe=unsafe, state=state)
+    return lock_in_bucket(target, unsafe=unsafe, state=state)
 
 
 def stamp_of_finished(output: Location, records: Sequence[str]) -> str | None:
@@ -181,11 +181,11 @@ def make_name_durable(target: Location) -> None:
 def check_lease(lease: str, run: str) -> None:
     """Raises TargetBusyError unless a run still has the lease at a URL; for tasks of that run on other hosts."""
     from reshard.storage.buckets.store import BucketStore
-    from reshard.storage.buckets.targets import check_held
+    from reshard.storage.buckets.targets import refuse_lost_lease
 
     place = locate(lease)
     if isinstance(place.store, BucketStore):
-        check_held(place.store, place.path, run)
+        refuse_lost_lease(place.store, place.path, run)
 
 
 def device_of(target: Location) -> int | None:

@@ -107,7 +107,7 @@ def test_at_least_one_is_kept(keep: object, tmp_path: Path) -> None:
 
 
 DISSOLVE = "reshard.storage.local.transaction:dissolve"
-TAKE_BACK = "reshard.storage.local.transaction:LocalTransaction.take_back"
+TAKE_BACK = "reshard.storage.local.transaction:LocalTransaction.unpublish"
 POINTS = [
     Point(place, when, number)
     for place in (TAKE_BACK, DISSOLVE)

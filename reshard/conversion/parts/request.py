@@ -169,7 +169,7 @@ def refuse_overwriting(target: CheckedTarget) -> None:
         refuse_replacing(target.target)
 
 
-def agree(scope: Scope, job: TargetJob, chosen: CheckpointPath) -> None:
+def check_same_request(scope: Scope, job: TargetJob, chosen: CheckpointPath) -> None:
     """Makes sure that a part, or a commit, belongs to the conversion of the other parts; the first part records it.
 
     Raises ResumeError where it is of another source, other options or another plan.

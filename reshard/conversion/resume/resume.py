@@ -52,7 +52,7 @@ def _begin(target: OpenTarget, *, prepares: bool) -> None:
     target.transaction.begin(to_builtins(target.job.key))
     if prepares:
         with _closed_on_error(target.transaction):
-            prepare_files(target.output.files, target.noted_root)
+            prepare_files(target.output.files, target.recording_root)
     target.done = DoneUnits(target.job.plan)
 
 
@@ -104,7 +104,7 @@ def _is_packed(target: OpenTarget) -> bool:
 def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     is_trusted = earlier.is_trusted
     plan, output, transaction = target.job.plan, target.output, target.transaction
-    transaction.adopt()
+    transaction.keep_files()
     _remove_others(target)
     doubted = missing_in_files(target.recorded_chunks, transaction.root)
     if earlier.recorded_ns is not None:  # else the versions have shown what changed
@@ -118,7 +118,7 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
             listed = chain([first], doubtful)
             doubted |= damaged(listed, plan, transaction.root.path, target.progress)
     if is_trusted and _is_packed(target):
-        prepare_files(output.files, target.noted_root)
+        prepare_files(output.files, target.recording_root)
         doubted |= missing_in_database(target.recorded_chunks(), plan, output)
     if target.job.by_hosts:
         doubted |= set(_in_files_of(target, doubted))
@@ -127,7 +127,7 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     # Last: a shared file that is made anew here must not replace one that the records still describe.
     if prepares:
         with _closed_on_error(transaction):
-            prepare_files(output.files, target.noted_root)
+            prepare_files(output.files, target.recording_root)
 
 
 def _in_files_of(target: OpenTarget, chunks: set[ChunkKey]) -> Iterator[ChunkKey]:

@@ -61,7 +61,7 @@ LIVE: set[str] = set()
 """The runs of this process that have a lease, or are taking one. Any other lease of this process was left by a failed run."""
 
 
-class Held(Struct, frozen=True):
+class LeaseRecord(Struct, frozen=True):
     """A lease as it is stored.
 
     Attributes:
@@ -107,7 +107,13 @@ class Lease:
     """
 
     def __init__(
-        self, store: BucketStore, path: str, held: Held, began_s: float, *, is_conditional: bool
+        self,
+        store: BucketStore,
+        path: str,
+        held: LeaseRecord,
+        began_s: float,
+        *,
+        is_conditional: bool,
     ) -> None:
         self._store = store
         self._path = path
@@ -171,14 +177,14 @@ class Lease:
         LIVE.discard(self._held.run)
 
     def _put(self, beat: int, *, is_free: bool = False) -> None:
-        held = Held(self._held.target, self._held.fence, self._held.run, beat, is_free)
+        held = LeaseRecord(self._held.target, self._held.fence, self._held.run, beat, is_free)
         if not self.is_conditional:
             objects.put(self._store, self._path, held.render())
         else:
             self._known = self._replaced(held)
         self._held = held
 
-    def _replaced(self, held: Held) -> objects.Known | None:
+    def _replaced(self, held: LeaseRecord) -> objects.Known | None:
         """Replaces it; returns the new version. A lost answer does not matter if the lease is ours."""
         try:
             if self._known is None:
@@ -204,7 +210,7 @@ class Lease:
         self._refuse_lost()
 
 
-def read_lease(store: BucketStore, path: str) -> Held | None:
+def read_lease(store: BucketStore, path: str) -> LeaseRecord | None:
     """The lease at a path; None if there is none. A damaged lease has no run, and no mark of a process.
 
     Raises ResumeError for a lease of another version of this program.
@@ -214,12 +220,12 @@ def read_lease(store: BucketStore, path: str) -> Held | None:
         return None
     line = _first_valid(data)
     if not line:
-        return Held(target="", fence=0, run="", mark={})
+        return LeaseRecord(target="", fence=0, run="", mark={})
     try:
         document = json.loads(line)
         is_known = (document.pop("format"), document.pop("version")) == (FORMAT, VERSION)
         names = ("target", "fence", "run", "beat", "is_free")
-        held = Held(**{name: document.pop(name) for name in names}, mark=document)
+        held = LeaseRecord(**{name: document.pop(name) for name in names}, mark=document)
     except (ValueError, TypeError, KeyError, AttributeError):
         is_known = False
     if not is_known or type(held.fence) is not int:
@@ -269,7 +275,7 @@ def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) ->
 
     Raises TargetBusyError naming the holder, and StorageError if the store ignores conditions, unless ``unsafe``.
     """
-    held = Held(target, _next_fence(0), secrets.token_hex(8))
+    held = LeaseRecord(target, _next_fence(0), secrets.token_hex(8))
     LIVE.add(held.run)
     try:
         return _taken(store, path, held, unsafe=unsafe)
@@ -278,7 +284,7 @@ def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) ->
         raise
 
 
-def _taken(store: BucketStore, path: str, held: Held, *, unsafe: bool) -> Lease:
+def _taken(store: BucketStore, path: str, held: LeaseRecord, *, unsafe: bool) -> Lease:
     target, began_s = held.target, now_s()
     try:
         objects.put_new(store, path, held.render())
@@ -291,7 +297,7 @@ def _taken(store: BucketStore, path: str, held: Held, *, unsafe: bool) -> Lease:
         return Lease(store, path, held, began_s, is_conditional=False)
     taken = _puts_taken(store, path)
     if taken == 1 and (known := objects.known_version(store, path)) is not None:
-        held, began_s = Held(target, _next_fence(held.fence), held.run), now_s()
+        held, began_s = LeaseRecord(target, _next_fence(held.fence), held.run), now_s()
         objects.replace(store, path, held.render(), known)
     is_conditional = taken < 2
     if not is_conditional:
@@ -328,7 +334,7 @@ def _next_fence(last: int) -> int:
     return max(last + 1, time.time_ns() // 1_000_000)
 
 
-def _taken_over(store: BucketStore, path: str, ours: Held) -> Lease:
+def _taken_over(store: BucketStore, path: str, ours: LeaseRecord) -> Lease:
     """Takes an existing lease, once it is free or dead."""
     while True:
         known, held = objects.known_version(store, path), read_lease(store, path)
@@ -337,7 +343,7 @@ def _taken_over(store: BucketStore, path: str, ours: Held) -> Lease:
         if not _can_be_taken(store, path, known, held):
             _refuse_live(read_lease(store, path), held, ours.target)
             continue
-        mine = Held(ours.target, _next_fence(held.fence), ours.run)
+        mine = LeaseRecord(ours.target, _next_fence(held.fence), ours.run)
         began_s = now_s()
         try:
             objects.replace(store, path, mine.render(), known)
@@ -347,7 +353,7 @@ def _taken_over(store: BucketStore, path: str, ours: Held) -> Lease:
         return Lease(store, path, mine, began_s, is_conditional=True)
 
 
-def _can_be_taken(store: BucketStore, path: str, known: objects.Known, held: Held) -> bool:
+def _can_be_taken(store: BucketStore, path: str, known: objects.Known, held: LeaseRecord) -> bool:
     """True if a lease is free or dead; False once it changes, or at once if a run of this process has it."""
     state = process_state(held.mark)
     is_of_this_process = state == "runs" and held.mark.get("pid") == os.getpid()
@@ -361,7 +367,7 @@ def _can_be_taken(store: BucketStore, path: str, known: objects.Known, held: Hel
     return False
 
 
-def _refuse_live(now: Held | None, before: Held, target: str) -> None:
+def _refuse_live(now: LeaseRecord | None, before: LeaseRecord, target: str) -> None:
     """Raises TargetBusyError unless the run that had the lease has ended meanwhile."""
     if now is None or (now.is_free and now.run == before.run):
         return

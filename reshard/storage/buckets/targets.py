@@ -9,7 +9,7 @@ from reshard.errors import StorageError, TargetBusyError, TargetExistsError
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.lease import BEAT_S, now_s, read_lease
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.transaction import bucket_of, held_objects, state_folder
+from reshard.storage.buckets.transaction import bucket_of, lock_in_bucket, state_folder
 from reshard.storage.commit_markers import UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import FILES_OF_PREFIX
 from reshard.storage.location import Location
@@ -67,7 +67,7 @@ _SEEN: dict[tuple[str, str], float] = {}
 """The time at which this process last saw that a run has a lease."""
 
 
-def check_held(store: BucketStore, path: str, run: str) -> None:
+def refuse_lost_lease(store: BucketStore, path: str, run: str) -> None:
     """Raises TargetBusyError unless a run has the lease; asks the store if the last answer is ``BEAT_S`` old.
 
     Tasks on other hosts call it, since their run may be over.
@@ -92,11 +92,11 @@ def stamp_in_bucket(output: Location, records: Sequence[str]) -> str | None:
 
 def remove_from_bucket(output: Location, stamp: str, records: Sequence[str]) -> bool:
     """Removes an output. Raises StorageError if its last objects stay."""
-    with held_objects(output) as held:
+    with lock_in_bucket(output) as held:
         if stamp_in_bucket(output, records) != stamp:
             return False
         record = _record_in(output, records).name
-        held.adopt()  # unfinished from now on: without its marker
+        held.keep_files()  # unfinished from now on: without its marker
         others = [f"{output.path}/{name}" for name in held.files() if name != record]
         objects.delete(bucket_of(output), others)
         held.abort()

@@ -42,7 +42,7 @@ from reshard.storage.commit_markers import (
 from reshard.storage.host import this_kernel
 from reshard.storage.local.staging import PARTIAL
 from reshard.storage.location import Location, is_in_bucket, locate
-from reshard.storage.transaction import CheckReplaced, Earlier, Elsewhere, Prove
+from reshard.storage.transaction import CheckReplaced, Earlier, Prove, RemoteAccess
 
 _TICK_S = 0.5
 
@@ -102,7 +102,7 @@ class ObjectTransaction:
         if self._failure is not None:
             raise self._failure
 
-    def tell_if_lost(self, error: StorageError) -> None:
+    def raise_if_lost(self, error: StorageError) -> None:
         """Raises TargetBusyError if another run has the target, and ``error`` is one that it may have caused."""
         if isinstance(error, TargetBusyError) or not isinstance(error, _BY_OTHERS):
             return
@@ -124,7 +124,7 @@ class ObjectTransaction:
         self._segments.start(made_by)
         self._is_begun = True
 
-    def adopt(self) -> None:
+    def keep_files(self) -> None:
         self._open()
         self._end_uploads()
         self._unmarked()
@@ -133,10 +133,10 @@ class ObjectTransaction:
         self._segments.start(made_by, records)
         self._is_begun = True
 
-    def open_elsewhere(self) -> Elsewhere:
-        return Elsewhere("", this_kernel(), self._lease.mark)
+    def open_to_tasks(self) -> RemoteAccess:
+        return RemoteAccess("", this_kernel(), self._lease.mark)
 
-    def close_elsewhere(self) -> None:
+    def close_to_tasks(self) -> None:
         """Does nothing: tasks check the lease, and replace no object."""
 
     def append(self, record: str) -> None:
@@ -229,10 +229,10 @@ class ObjectTransaction:
         except StorageError:
             return False
 
-    def take_back(self, index: str) -> None:
+    def unpublish(self, index: str) -> None:
         if self._target.status() is None:
             raise MissingError(f"{self._target} is gone; another run removed it: run again")
-        self.adopt()
+        self.keep_files()
         self._delete([index])
 
     def abort(self) -> None:
@@ -328,7 +328,7 @@ def state_folder(target: Location, state: str | None = None) -> Location:
     return locate(state) / f".{target.name}-{told}{PARTIAL}"
 
 
-def held_objects(
+def lock_in_bucket(
     target: Location, *, unsafe: bool = False, state: str | None = None
 ) -> AbstractContextManager[ObjectTransaction]:
     """The transaction of a target in a bucket, as the last run left it; no other run can have it in the block.
@@ -339,7 +339,7 @@ def held_objects(
     return _held(ObjectTransaction, target, state_folder(target, state), unsafe=unsafe)
 
 
-def held_part_objects(
+def lock_part_in_bucket(
     target: Location, name: str, *, unsafe: bool = False, state: str | None = None
 ) -> AbstractContextManager[ObjectTransaction]:
     """The transaction of a part; no other process can have it in the block."""
@@ -356,7 +356,7 @@ def _held(
     try:
         yield transaction
     except StorageError as error:
-        transaction.tell_if_lost(error)
+        transaction.raise_if_lost(error)
         raise
     finally:
         transaction.end()
@@ -370,7 +370,7 @@ class PartTransaction(ObjectTransaction):
         self._segments.start(made_by)
         self._is_begun = True
 
-    def adopt(self) -> None:
+    def keep_files(self) -> None:
         self._open()
 
     def files(self) -> Iterator[str]:

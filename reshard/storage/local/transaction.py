@@ -50,14 +50,14 @@ from reshard.storage.local.staging import (
 from reshard.storage.local.store import LOCAL
 from reshard.storage.local.syncing import forget_cached, fsync, sync_tree
 from reshard.storage.location import Location
-from reshard.storage.transaction import CheckReplaced, Earlier, Elsewhere, Prove
+from reshard.storage.transaction import CheckReplaced, Earlier, Prove, RemoteAccess
 
 PARTS_REQUEST = "parts/request"
 """The file that all parts of a conversion share; ``storage.parts`` writes it."""
 
 
 @contextmanager
-def held_folder(target: Path, file: str = "") -> Iterator[LocalTransaction]:
+def lock_folder(target: Path, file: str = "") -> Iterator[LocalTransaction]:
     """The transaction of a target, as the last run left it; no other run can have it in the block.
 
     ``file`` names the file below the root that becomes the target; "" if the root itself does, ``FILES_OF_PREFIX`` if
@@ -120,7 +120,7 @@ class LocalTransaction:
         self._staging = emptied(self._staging)
         self._journal = new_journal(self._staging.journal, self._header(made_by))
 
-    def adopt(self) -> None:
+    def keep_files(self) -> None:
         end_attempts(self._staging.folder)
         unlink_files(self._staging)  # files that are written again must get their names again
         self._staging = stamped(self._staging)
@@ -138,12 +138,12 @@ class LocalTransaction:
             on_error.pop_all()
         self._journal = journal
 
-    def open_elsewhere(self) -> Elsewhere:
+    def open_to_tasks(self) -> RemoteAccess:
         self._attempts = attempts_in(self._staging.folder)
         open_attempts(self._attempts)
-        return Elsewhere(str(self._attempts), this_kernel())
+        return RemoteAccess(str(self._attempts), this_kernel())
 
-    def close_elsewhere(self) -> None:
+    def close_to_tasks(self) -> None:
         if self._attempts is not None:
             end_attempts(self._staging.folder)
             self._attempts = None
@@ -200,7 +200,7 @@ class LocalTransaction:
         except (StorageError, ResumeError, OSError):
             return False
 
-    def take_back(self, index: str) -> None:  # noqa: ARG002  all files go by one rename
+    def unpublish(self, index: str) -> None:  # noqa: ARG002  all files go by one rename
         end_attempts(self._staging.folder)
         self._staging = emptied(self._staging)
         with storage_errors("remove", self._staging.target):
@@ -242,7 +242,7 @@ def part_staging(target: Path, name: str) -> Staging:
 
 
 @contextmanager
-def held_part_folder(target: Path, name: str) -> Iterator[LocalTransaction]:
+def lock_part_folder(target: Path, name: str) -> Iterator[LocalTransaction]:
     """The transaction of a part; no other process has its folder in the block."""
     staging = part_staging(target, name)
     make_folders(staging.folder.parent)
@@ -391,7 +391,7 @@ def _stamp_of(kept: Path, record: Path) -> str | None:
 
 
 def _remove_prefix(prefix: Path, stamp: str, records: Sequence[str]) -> bool:
-    with held_folder(prefix, FILES_OF_PREFIX) as held:
+    with lock_folder(prefix, FILES_OF_PREFIX) as held:
         is_same = stamp_on_disk(prefix, records) == stamp
         if is_same:
             remove_files(prefix, _record_beside(prefix, records).name)

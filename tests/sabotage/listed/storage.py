@@ -77,8 +77,8 @@ SABOTAGES = (
         "live-stage-cleaned",
         "cleaning removes what a live run writes",
         "reshard/storage/leftovers.py",
-        "    with held_target(place, unsafe=True, state=state) as transaction:",
-        "    if is_local(place):\n        import shutil\n\n        shutil.rmtree(staging_for(Path(place.path)).folder, ignore_errors=True)\n    with held_target(place, unsafe=True, state=state) as transaction:",
+        "    with lock_target(place, unsafe=True, state=state) as transaction:",
+        "    if is_local(place):\n        import shutil\n\n        shutil.rmtree(staging_for(Path(place.path)).folder, ignore_errors=True)\n    with lock_target(place, unsafe=True, state=state) as transaction:",
         ("tests/public/buckets/test_clean.py::test_what_a_run_writes_on_a_disk_is_refused",),
     ),
     Sabotage(

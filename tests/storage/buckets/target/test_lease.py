@@ -14,9 +14,9 @@ import pytest
 from reshard.errors import ResumeError, StorageError, TargetBusyError
 from reshard.storage.buckets import lease as taking
 from reshard.storage.buckets import objects
-from reshard.storage.buckets.lease import Held, Lease, read_lease, take
+from reshard.storage.buckets.lease import Lease, LeaseRecord, read_lease, take
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.targets import check_held
+from reshard.storage.buckets.targets import refuse_lost_lease
 from reshard.storage.checked_lines import checked_line
 from reshard.storage.host import _start_ticks, process_mark
 from tests.emulators.apis import error_answers as answers
@@ -57,8 +57,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(taking, "time", SimpleNamespace(time_ns=time.time_ns, sleep=waited))
 
 
-def held(run: str, fence: int = 1 << 60, **mark: object) -> Held:
-    return Held(TARGET, fence, run, mark={**process_mark(), **mark})
+def held(run: str, fence: int = 1 << 60, **mark: object) -> LeaseRecord:
+    return LeaseRecord(TARGET, fence, run, mark={**process_mark(), **mark})
 
 
 def steal(store: BucketStore, **mark: object) -> None:
@@ -210,7 +210,7 @@ def test_a_lease_that_nobody_renews_is_taken_over_although_its_process_may_live(
 def test_a_lease_that_is_renewed_meanwhile_is_not_taken(store: BucketStore, bucket: Bucket) -> None:
     other = held("other", host="b", fence=5)
     objects.put(store, PATH, other.render())
-    renewed = Held(TARGET, 5, "other", 1, mark=other.mark)
+    renewed = LeaseRecord(TARGET, 5, "other", 1, mark=other.mark)
     bucket.emulator.faults.add(
         Call(lambda: objects.put(store, PATH, renewed.render())), operation="head", key=PATH, nth=4
     )
@@ -226,7 +226,7 @@ def test_a_run_that_ends_while_another_waits_makes_room(
 ) -> None:
     other = held("other", host="b", fence=5)
     objects.put(store, PATH, other.render())
-    free = Held(TARGET, 5, "other", 1, is_free=True, mark=other.mark).render()
+    free = LeaseRecord(TARGET, 5, "other", 1, is_free=True, mark=other.mark).render()
 
     def ends() -> None:
         if end == "removed":
@@ -326,7 +326,7 @@ def test_a_task_does_not_go_on_under_a_lease_that_is_damaged(
 ) -> None:
     damage(store, 12)
     with pytest.raises(TargetBusyError, match="the run that began this task is over"):
-        check_held(store, PATH, lease.mark[1])
+        refuse_lost_lease(store, PATH, lease.mark[1])
 
 
 def test_a_lease_of_another_version_is_refused(store: BucketStore) -> None:
