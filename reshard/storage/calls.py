@@ -1,4 +1,9 @@
-"""Many calls to a store: several at once in a bucket, one after the other on a disk; and many short ranges in few requests."""
+"""Many calls to a store: several at once in a bucket, short ranges in few requests, and small reads kept for a while.
+
+A checkpoint is looked at several times before it is read: its leaves are counted to price them, its record is compared, a plan
+is made and then carried out. On a disk the kernel caches these reads. In a bucket each read is a request; the content of a
+version never changes, so that it can be kept here.
+"""
 
 from __future__ import annotations
 

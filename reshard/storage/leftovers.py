@@ -1,4 +1,4 @@
-"""The leftovers of an interrupted run to a target, and their removal."""
+"""The leftovers of an interrupted run to a target and their removal, and the size of all files below a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TargetPlace: the folder for a target's files, on a disk, in a bucket, or in the attempt of another host."""
+"""Writing to a target: its place on a disk, in a bucket or in an attempt, and a file that is sent in order while it is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Credentials of AWS, found as its own tools find them: boto3 reads the files of the command line, and renews them."""
+"""S3 through boto3: the credentials that AWS' own tools find, and uploads in parts that a killed process left.
+
+boto3 reads the files of the command line and renews credentials. Unfinished uploads are no objects, so that no listing shows them,
+but they are paid for; obstore lists none.
+"""
 
 from __future__ import annotations
 

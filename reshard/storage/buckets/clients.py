@@ -1,4 +1,4 @@
-"""Settings of buckets that the environment's usual variables cannot give: per URL, from one file.
+"""obstore's client of a bucket: one in each process, made on first use, with the clouds' own credentials or the settings of a file.
 
 The variable ``RESHARD_BUCKETS`` names a TOML file with a table for each URL. For a URL, the longest table name at or above
 it decides::

@@ -1,4 +1,7 @@
-"""Reasons of failed requests to buckets, and remedies: by the store's code, by its words, by the HTTP status."""
+"""Failures of buckets as StorageErrors: the action, the URL, the reason, the remedy, the store's own words.
+
+A reason is known by the store's code, by its words, or by the HTTP status.
+"""
 
 from __future__ import annotations
 

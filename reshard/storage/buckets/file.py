@@ -1,4 +1,4 @@
-"""An object in a bucket, open for reading: ranges of one version, several requests at once for a large read, on threads that wait."""
+"""Reads of objects: ranges of one version, several requests at once for a large read, and requests ahead of a reader in order."""
 
 from __future__ import annotations
 

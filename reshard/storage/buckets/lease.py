@@ -9,7 +9,7 @@ It is a checked line (``checked_lines``). A run takes the lease by putting it at
 with a greater fence: the time in milliseconds, so that fences also grow after a finished run, which leaves no
 lease to count from. Every renewal replaces the version that was put last, so that a run notices that it lost its lease.
 
-A lease is dead when its process is gone, or when its version stays the same for ``take_lease.DEAD_S`` by the clock of the waiting
+A lease is dead when its process is gone, or when its version stays the same for ``DEAD_S`` by the clock of the waiting
 run, even if that process exists: it may be stopped, or have failed to give the lease back. A damaged lease is dead, too:
 a live holder notices the loss at its next renewal.
 """
@@ -110,28 +110,28 @@ class Lease:
         self,
         store: BucketStore,
         path: str,
-        held: LeaseRecord,
+        record: LeaseRecord,
         began_s: float,
         *,
         is_conditional: bool,
     ) -> None:
         self._store = store
         self._path = path
-        self._held = held
+        self._record = record
         self._renewed = began_s
         self._lost = ""
         self._lock = threading.RLock()
         self.is_conditional = is_conditional
-        self._known = self._known_if_ours(held.render())
+        self._known = self._known_if_ours(record.render())
 
     @property
     def fence(self) -> int:
-        return self._held.fence
+        return self._record.fence
 
     @property
     def mark(self) -> tuple[str, str]:
         """Its URL and its run, with which tasks on other hosts check that the run still has it (``check_lease``)."""
-        return self._store.text(self._path), self._held.run
+        return self._store.text(self._path), self._record.run
 
     def is_due(self) -> bool:
         """True if the time for a renewal has come."""
@@ -151,7 +151,7 @@ class Lease:
     def _refuse_lost(self) -> None:
         if self._lost:
             raise TargetBusyError(
-                f"this run lost {self._held.target}: {self._lost}; nothing was published; wait for the other run to end, then run "
+                f"this run lost {self._record.target}: {self._lost}; nothing was published; wait for the other run to end, then run "
                 "the same again"
             )
 
@@ -160,38 +160,40 @@ class Lease:
         with self._lock:
             self._refuse_lost()
             began = now_s()
-            self._put(beat=self._held.beat + 1)
+            self._put(beat=self._record.beat + 1)
             self._renewed = began
 
     def release(self) -> None:
         """Gives it back, so that the next run need not wait; a lease that another run has taken stays."""
         with self._lock, suppress(StorageError):
-            self._put(beat=self._held.beat + 1, is_free=True)
-        LIVE.discard(self._held.run)
+            self._put(beat=self._record.beat + 1, is_free=True)
+        LIVE.discard(self._record.run)
 
     def remove(self) -> None:
         """Gives it back, and removes the object."""
         with suppress(StorageError):
             self.check()
             objects.delete(self._store, [self._path])
-        LIVE.discard(self._held.run)
+        LIVE.discard(self._record.run)
 
     def _put(self, beat: int, *, is_free: bool = False) -> None:
-        held = LeaseRecord(self._held.target, self._held.fence, self._held.run, beat, is_free)
+        record = LeaseRecord(
+            self._record.target, self._record.fence, self._record.run, beat, is_free
+        )
         if not self.is_conditional:
-            objects.put(self._store, self._path, held.render())
+            objects.put(self._store, self._path, record.render())
         else:
-            self._known = self._replaced(held)
-        self._held = held
+            self._known = self._replaced(record)
+        self._record = record
 
-    def _replaced(self, held: LeaseRecord) -> objects.Known | None:
+    def _replaced(self, record: LeaseRecord) -> objects.Known | None:
         """Replaces it; returns the new version. A lost answer does not matter if the lease is ours."""
         try:
             if self._known is None:
                 raise SourceChangedError("the lease is gone")
-            version = objects.replace(self._store, self._path, held.render(), self._known)
+            version = objects.replace(self._store, self._path, record.render(), self._known)
         except (SourceChangedError, MissingError):
-            return self._known_if_ours(held.render())
+            return self._known_if_ours(record.render())
         known = objects.known_version(self._store, self._path)
         # Its content has the run and the beat, so that no other lease has this ETag.
         if known is None or version_of(known.e_tag) != version:
@@ -225,15 +227,15 @@ def read_lease(store: BucketStore, path: str) -> LeaseRecord | None:
         document = json.loads(line)
         is_known = (document.pop("format"), document.pop("version")) == (FORMAT, VERSION)
         names = ("target", "fence", "run", "beat", "is_free")
-        held = LeaseRecord(**{name: document.pop(name) for name in names}, mark=document)
+        record = LeaseRecord(**{name: document.pop(name) for name in names}, mark=document)
     except (ValueError, TypeError, KeyError, AttributeError):
         is_known = False
-    if not is_known or type(held.fence) is not int:
+    if not is_known or type(record.fence) is not int:
         raise ResumeError(
             f"{store.text(path)} is no lease that this version of reshard knows; end the run that wrote it with that version, "
             "or remove the folder that it is in once nothing writes the target"
         )
-    return held
+    return record
 
 
 def read_content(store: BucketStore, path: str, version: str = "") -> bytes | None:
@@ -270,35 +272,35 @@ LOOK_S = 2.0
 """Seconds between looks at a lease, to find out if its run lives."""
 
 
-def take(store: BucketStore, path: str, target: str, *, unsafe: bool = False) -> Lease:
+def acquire_lease(store: BucketStore, path: str, target: str, *, unsafe: bool = False) -> Lease:
     """Takes the lease at ``path``, if it is free; waits until the lease of a vanished host is dead.
 
     Raises TargetBusyError naming the holder, and StorageError if the store ignores conditions, unless ``unsafe``.
     """
-    held = LeaseRecord(target, _next_fence(0), secrets.token_hex(8))
-    LIVE.add(held.run)
+    record = LeaseRecord(target, _next_fence(0), secrets.token_hex(8))
+    LIVE.add(record.run)
     try:
-        return _taken(store, path, held, unsafe=unsafe)
+        return _acquire(store, path, record, unsafe=unsafe)
     except BaseException:
-        LIVE.discard(held.run)
+        LIVE.discard(record.run)
         raise
 
 
-def _taken(store: BucketStore, path: str, held: LeaseRecord, *, unsafe: bool) -> Lease:
-    target, began_s = held.target, now_s()
+def _acquire(store: BucketStore, path: str, record: LeaseRecord, *, unsafe: bool) -> Lease:
+    target, began_s = record.target, now_s()
     try:
-        objects.put_new(store, path, held.render())
+        objects.put_new(store, path, record.render())
     except TargetExistsError:
-        return _taken_over(store, path, held)
+        return _take_over(store, path, record)
     except NoConditionsError as error:
         if not unsafe:
             raise _refusal(target, str(error)) from None
-        objects.put(store, path, held.render())
-        return Lease(store, path, held, began_s, is_conditional=False)
-    taken = _puts_taken(store, path)
+        objects.put(store, path, record.render())
+        return Lease(store, path, record, began_s, is_conditional=False)
+    taken = _puts_acquire(store, path)
     if taken == 1 and (known := objects.known_version(store, path)) is not None:
-        held, began_s = LeaseRecord(target, _next_fence(held.fence), held.run), now_s()
-        objects.replace(store, path, held.render(), known)
+        record, began_s = LeaseRecord(target, _next_fence(record.fence), record.run), now_s()
+        objects.replace(store, path, record.render(), known)
     is_conditional = taken < 2
     if not is_conditional:
         if not unsafe:
@@ -306,11 +308,11 @@ def _taken(store: BucketStore, path: str, held: LeaseRecord, *, unsafe: bool) ->
             raise _refusal(
                 target, "it put an object in the place of one although it was asked not to"
             )
-        objects.put(store, path, held.render())
-    return Lease(store, path, held, began_s, is_conditional=is_conditional)
+        objects.put(store, path, record.render())
+    return Lease(store, path, record, began_s, is_conditional=is_conditional)
 
 
-def _puts_taken(store: BucketStore, path: str) -> int:
+def _puts_acquire(store: BucketStore, path: str) -> int:
     """The number of objects that the store takes at a path, of two puts on condition that none is there.
 
     0 is usual. 1 shows that the lease was gone: another run took it over and ended. 2 show that the store ignores conditions.
@@ -334,16 +336,16 @@ def _next_fence(last: int) -> int:
     return max(last + 1, time.time_ns() // 1_000_000)
 
 
-def _taken_over(store: BucketStore, path: str, ours: LeaseRecord) -> Lease:
+def _take_over(store: BucketStore, path: str, ours: LeaseRecord) -> Lease:
     """Takes an existing lease, once it is free or dead."""
     while True:
-        known, held = objects.known_version(store, path), read_lease(store, path)
-        if known is None or held is None:
-            return _taken(store, path, ours, unsafe=False)
-        if not _can_be_taken(store, path, known, held):
-            _refuse_live(read_lease(store, path), held, ours.target)
+        known, record = objects.known_version(store, path), read_lease(store, path)
+        if known is None or record is None:
+            return _acquire(store, path, ours, unsafe=False)
+        if not _can_be_acquire(store, path, known, record):
+            _refuse_live(read_lease(store, path), record, ours.target)
             continue
-        mine = LeaseRecord(ours.target, _next_fence(held.fence), ours.run)
+        mine = LeaseRecord(ours.target, _next_fence(record.fence), ours.run)
         began_s = now_s()
         try:
             objects.replace(store, path, mine.render(), known)
@@ -353,11 +355,13 @@ def _taken_over(store: BucketStore, path: str, ours: LeaseRecord) -> Lease:
         return Lease(store, path, mine, began_s, is_conditional=True)
 
 
-def _can_be_taken(store: BucketStore, path: str, known: objects.Known, held: LeaseRecord) -> bool:
+def _can_be_acquire(
+    store: BucketStore, path: str, known: objects.Known, record: LeaseRecord
+) -> bool:
     """True if a lease is free or dead; False once it changes, or at once if a run of this process has it."""
-    state = process_state(held.mark)
-    is_of_this_process = state == "runs" and held.mark.get("pid") == os.getpid()
-    if held.is_free or state == "gone" or (is_of_this_process and held.run not in LIVE):
+    state = process_state(record.mark)
+    is_of_this_process = state == "runs" and record.mark.get("pid") == os.getpid()
+    if record.is_free or state == "gone" or (is_of_this_process and record.run not in LIVE):
         return True
     until = now_s() + DEAD_S
     while not is_of_this_process and objects.known_version(store, path) == known:

@@ -1,4 +1,4 @@
-"""The objects below a prefix, listed once and kept in little memory."""
+"""A bucket as a store: objects are files, and prefixes that end with a slash are folders. Also its listings, and copies within it."""
 
 from __future__ import annotations
 

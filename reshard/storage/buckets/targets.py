@@ -1,4 +1,9 @@
-"""Checks a target in a bucket before a run, and checks from other processes, perhaps on other hosts, that a run still has it."""
+"""Targets in buckets: their check before a run and in its tasks, a stamp of a finished one, and its removal.
+
+A bucket renames nothing. A finished target is removed like an unfinished one: under the lease, so that no run writes there, and the
+marker that makes it a checkpoint goes first. The record goes last, so that a later call recognises a target whose removal was
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +80,8 @@ def refuse_lost_lease(store: BucketStore, path: str, run: str) -> None:
     asked_s, mark = now_s(), (store.text(path), run)
     if asked_s < _SEEN.get(mark, -BEAT_S) + BEAT_S:
         return
-    held = read_lease(store, path)
-    if held is None or held.run != run or held.is_free:
+    found = read_lease(store, path)
+    if found is None or found.run != run or found.is_free:
         raise TargetBusyError(
             f"the run that began this task is over: it has {mark[0]} no longer; nothing was written"
         )
@@ -92,14 +97,14 @@ def stamp_in_bucket(output: Location, records: Sequence[str]) -> str | None:
 
 def remove_from_bucket(output: Location, stamp: str, records: Sequence[str]) -> bool:
     """Removes an output. Raises StorageError if its last objects stay."""
-    with lock_in_bucket(output) as held:
+    with lock_in_bucket(output) as locked:
         if stamp_in_bucket(output, records) != stamp:
             return False
         record = _record_in(output, records).name
-        held.keep_files()  # unfinished from now on: without its marker
-        others = [f"{output.path}/{name}" for name in held.files() if name != record]
+        locked.keep_files()  # unfinished from now on: without its marker
+        others = [f"{output.path}/{name}" for name in locked.files() if name != record]
         objects.delete(bucket_of(output), others)
-        held.abort()
+        locked.abort()
     if stamp_in_bucket(output, records) == stamp:
         raise StorageError(f"cannot remove {output}: its last objects could not be deleted")
     return True

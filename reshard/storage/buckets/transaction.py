@@ -27,7 +27,7 @@ from reshard.errors import (
 )
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.aws import abort_uploads
-from reshard.storage.buckets.lease import Lease, take
+from reshard.storage.buckets.lease import Lease, acquire_lease
 from reshard.storage.buckets.segments import Segments
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.views import with_files
@@ -336,7 +336,7 @@ def lock_in_bucket(
     Raises TargetBusyError, naming the holder, if another live run holds it. ``unsafe``: also takes a store that ignores
     conditions; two runs may mix there.
     """
-    return _held(ObjectTransaction, target, state_folder(target, state), unsafe=unsafe)
+    return _locked(ObjectTransaction, target, state_folder(target, state), unsafe=unsafe)
 
 
 def lock_part_in_bucket(
@@ -344,14 +344,14 @@ def lock_part_in_bucket(
 ) -> AbstractContextManager[ObjectTransaction]:
     """The transaction of a part; no other process can have it in the block."""
     folder = state_folder(target, state) / "parts" / name
-    return _held(PartTransaction, target, folder, unsafe=unsafe)
+    return _locked(PartTransaction, target, folder, unsafe=unsafe)
 
 
 @contextmanager
-def _held(
+def _locked(
     kind: type[ObjectTransaction], target: Location, folder: Location, *, unsafe: bool
 ) -> Iterator[ObjectTransaction]:
-    lease = take(bucket_of(folder), f"{folder.path}/lease", str(target), unsafe=unsafe)
+    lease = acquire_lease(bucket_of(folder), f"{folder.path}/lease", str(target), unsafe=unsafe)
     transaction = kind(target, folder, lease)
     try:
         yield transaction

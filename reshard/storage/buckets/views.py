@@ -1,4 +1,4 @@
-"""A folder of a bucket in the state of its listing, and the same with files that are not put yet."""
+"""Folders of a bucket that are listed once: a view in the state of its listing, and answers kept for the questions of one call."""
 
 from __future__ import annotations
 

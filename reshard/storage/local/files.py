@@ -1,4 +1,4 @@
-"""Local files: reads and writes at offsets; every OSError becomes a StorageError here."""
+"""Local files: reads and writes at offsets, and files without a name; every OSError becomes a StorageError here."""
 
 from __future__ import annotations
 

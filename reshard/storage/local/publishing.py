@@ -1,6 +1,12 @@
 """Publishing: one rename makes the staged folder or file the target; it replaces at most an empty folder.
 
 Everything is synced before the rename, with errors checked, and the parent folder of the target after it.
+
+No rename makes several files appear at once. A target of several files gets its names by hard links, the index last: without it no
+reader takes the others for a checkpoint. Staged files keep their staged names, too, until they are removed, so that the run after a
+killed one recognises its files. TensorFlow finds the latest such target by the file ``checkpoint``, which is written unless it
+belongs to a training: a training resumes from the prefix that it names, and deletes the listed ones.
+(``tensorflow/python/training/checkpoint_state.proto``)
 """
 
 from __future__ import annotations

@@ -3,6 +3,11 @@
 ``DIR/.name.reshard-partial`` beside ``DIR/name`` has a lock file, a journal if the run can be resumed, and the
 folder or file that becomes the target (``publishing``). The lock ends with its process, so a later run takes over the
 folder of a killed one.
+
+``attempts-5f0c…`` in it has a folder for each execution of a batch of tasks in another process. When its result arrives, the run
+moves the files below the root of the target, each by one rename. So only the run itself writes below the root: a task that was
+abandoned, or executed twice, changes none of its files. When the run ends, or another one takes the target over, the folder is
+renamed and removed. A task that still writes then finds no folder, and makes none.
 """
 
 from __future__ import annotations
@@ -101,7 +106,7 @@ def staged(target: Path) -> Iterator[Staging]:
 
     Raises TargetBusyError, naming the holder, if another live process holds it.
     """
-    with held(target) as staging:
+    with lock_staging(target) as staging:
         try:
             yield emptied(staging)
         finally:
@@ -109,7 +114,7 @@ def staged(target: Path) -> Iterator[Staging]:
 
 
 @contextmanager
-def held(target: Path, file: str = "") -> Iterator[Staging]:
+def lock_staging(target: Path, file: str = "") -> Iterator[Staging]:
     """The locked staging folder as the last run left it; its content stays, also at the end.
 
     Raises StorageError, naming the holder, if another live process holds it.
@@ -202,7 +207,7 @@ def _lock(staging: Staging) -> int:
                 os.pwrite(fd, str(os.getpid()).encode(), 0)
                 return fd
         except BlockingIOError:
-            raise _held_by_another(fd, staging) from None
+            raise _busy(fd, staging) from None
         except OSError as error:
             close_after_reading(fd)
             raise storage_error("lock", path, error) from error
@@ -210,7 +215,7 @@ def _lock(staging: Staging) -> int:
         close_after_reading(fd)
 
 
-def _held_by_another(fd: int, staging: Staging) -> TargetBusyError:
+def _busy(fd: int, staging: Staging) -> TargetBusyError:
     """The error that names the lock's holder, if it can be read; closes ``fd``."""
     try:
         holder = _holder(fd) or "unknown"

@@ -1,7 +1,6 @@
-"""Symbolic links in a checkpoint: followed if they stay in its folder, refused if they lead out.
+"""The local file system as a store, and symbolic links in a checkpoint: followed if they stay in its folder, else refused.
 
-A checkpoint from strangers may have a link to any file of this machine; read as a chunk, that file
-would end up in the output.
+A checkpoint from strangers may have a link to any file of this machine; read as a chunk, that file would end up in the output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes files durable: after a sync they survive a power failure; otherwise an error is raised."""
+"""Makes files durable: after a sync they survive a power failure, or an error is raised. Finished chunks go to the device early."""
 
 from __future__ import annotations
 

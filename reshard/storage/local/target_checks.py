@@ -1,4 +1,4 @@
-"""Checks the path of a local target before a run, and that source and targets lie apart."""
+"""Checks of a local target before a run: its path, its distance from sources and other targets, and names that are one there."""
 
 from __future__ import annotations
 

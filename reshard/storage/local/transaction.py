@@ -10,6 +10,10 @@ The file of its records has checked lines; the first one names the run::
     …
 
 Nothing is synced: while the host runs, bytes written before a line are in its memory or on the device.
+
+A finished folder is the same one if its inode and the digest of its record are the same. It is renamed to a hidden name beside it and
+then removed, so that no reader sees half of it. A file is the same one if its inode, its size and its time are. The files of a
+prefix are removed under the lock: the index first, so that no reader takes the others for a checkpoint, the record last.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from reshard.storage.local.staging import (
     dissolve,
     emptied,
     end_attempts,
-    held,
+    lock_staging,
     locked,
     make_folders,
     open_attempts,
@@ -63,7 +67,7 @@ def lock_folder(target: Path, file: str = "") -> Iterator[LocalTransaction]:
     ``file`` names the file below the root that becomes the target; "" if the root itself does, ``FILES_OF_PREFIX`` if
     several do. Raises TargetBusyError, naming the holder, if another live process holds it.
     """
-    with held(target, file) as staging:
+    with lock_staging(target, file) as staging:
         yield LocalTransaction(staging)
 
 
@@ -246,8 +250,8 @@ def lock_part_folder(target: Path, name: str) -> Iterator[LocalTransaction]:
     """The transaction of a part; no other process has its folder in the block."""
     staging = part_staging(target, name)
     make_folders(staging.folder.parent)
-    with locked(staging) as held:
-        yield LocalTransaction(held)
+    with locked(staging) as locked_target:
+        yield LocalTransaction(locked_target)
 
 
 def remove_part_folders(target: Path) -> None:
@@ -391,11 +395,11 @@ def _stamp_of(kept: Path, record: Path) -> str | None:
 
 
 def _remove_prefix(prefix: Path, stamp: str, records: Sequence[str]) -> bool:
-    with lock_folder(prefix, FILES_OF_PREFIX) as held:
+    with lock_folder(prefix, FILES_OF_PREFIX) as locked_target:
         is_same = stamp_on_disk(prefix, records) == stamp
         if is_same:
             remove_files(prefix, _record_beside(prefix, records).name)
-        held.abort()
+        locked_target.abort()
     return is_same
 
 
