@@ -102,7 +102,7 @@ def parts_request(target: Location, state: str | None = None) -> bytes | None:
 def claim_request(target: Location, data: bytes, state: str | None = None) -> bytes:
     """Records the request of the parts of a target unless one is recorded; returns the recorded one."""
     place = _request(target, state)
-    with suppress(TargetExistsError):
+    with suppress(TargetExistsError):  # another part was first: its request counts
         place.write_new(data)
     found = parts_request(target, state)
     return data if found is None else found
@@ -131,7 +131,7 @@ def seal_part(target: Location, part: Part, transaction: Transaction, record: st
         transaction.close()
         return
     staging = part_staging(Path(target.path), part.folder)
-    sync_tree(staging.root)
+    sync_tree(staging.root)  # before the record, which says that the files are durable
     transaction.append(record)
     transaction.close()
     fsync(staging.journal)

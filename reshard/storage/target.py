@@ -280,7 +280,9 @@ class Upload:
         if self._is_aborted:
             raise _AbortedError
         if self._check is not None:
-            self._error = _raised_by(self._check)
+            self._error = _raised_by(
+                self._check
+            )  # against a run that has lost the target meanwhile
             if self._error is not None:
                 raise _AbortedError
 

@@ -144,6 +144,7 @@ class Lease:
 
     def check(self) -> None:
         """Raises TargetBusyError if another run has it; asks the store if the last renewal is long ago."""
+        # Against a run that was stopped, or cut off, until another one took its lease.
         if now_s() > self._renewed + SURE_S:
             self.renew()
         self._refuse_lost()
@@ -159,7 +160,7 @@ class Lease:
         """Renews the lease. Raises TargetBusyError if another run has it, StorageError for a failed request."""
         with self._lock:
             self._refuse_lost()
-            began = now_s()
+            began = now_s()  # not the time of the answer: the store may have renewed it long before
             self._put(beat=self._record.beat + 1)
             self._renewed = began
 
@@ -298,6 +299,7 @@ def _acquire(store: BucketStore, path: str, record: LeaseRecord, *, unsafe: bool
         objects.put(store, path, record.render())
         return Lease(store, path, record, began_s, is_conditional=False)
     taken = _puts_acquire(store, path)
+    # Against a run that found our lease dead before we were sure of it, took it and ended: ours again, with a later fence.
     if taken == 1 and (known := objects.known_version(store, path)) is not None:
         record, began_s = LeaseRecord(target, _next_fence(record.fence), record.run), now_s()
         objects.replace(store, path, record.render(), known)
@@ -333,7 +335,7 @@ def _refusal(target: str, seen: str) -> StorageError:
 
 
 def _next_fence(last: int) -> int:
-    return max(last + 1, time.time_ns() // 1_000_000)
+    return max(last + 1, time.time_ns() // 1_000_000)  # against a clock that was set back
 
 
 def _take_over(store: BucketStore, path: str, ours: LeaseRecord) -> Lease:
@@ -350,6 +352,7 @@ def _take_over(store: BucketStore, path: str, ours: LeaseRecord) -> Lease:
         try:
             objects.replace(store, path, mine.render(), known)
         except (SourceChangedError, MissingError):
+            # The answer of our own put may have been lost, and its repetition refused.
             if read_content(store, path) != mine.render():
                 continue  # another run was faster
         return Lease(store, path, mine, began_s, is_conditional=True)

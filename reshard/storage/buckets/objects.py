@@ -153,6 +153,7 @@ def put_parts(
                 done = counts.put_parts(client, path, taken, part_bytes, PARTS_AT_ONCE)
             break
         except StorageError as error:
+            # Once bytes were taken they cannot be made again; before that nothing is lost.
             if attempts_left and error.fault == "slow" and not sent.nbytes:
                 continue  # nothing came of its beginning
             there = stored_version(store, path, sent)
@@ -175,7 +176,7 @@ def delete(
     """
     for batch in _batches(list(paths)):
         for attempts_left in reversed(range(_ATTEMPTS)):
-            if check is not None:
+            if check is not None:  # a late request would delete objects of a later run
                 check()
             try:
                 _delete(store, batch)

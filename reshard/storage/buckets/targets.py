@@ -101,7 +101,8 @@ def remove_from_bucket(output: Location, stamp: str, records: Sequence[str]) -> 
         if stamp_in_bucket(output, records) != stamp:
             return False
         record = _record_in(output, records).name
-        locked.keep_files()  # unfinished from now on: without its marker
+        # Its marker goes first, against a reader or a crash in between: the rest is no checkpoint.
+        locked.keep_files()
         others = [f"{output.path}/{name}" for name in locked.files() if name != record]
         objects.delete(bucket_of(output), others)
         locked.abort()

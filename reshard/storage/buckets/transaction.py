@@ -140,7 +140,7 @@ class ObjectTransaction:
         """Does nothing: tasks check the lease, and replace no object."""
 
     def append(self, record: str) -> None:
-        self.check()
+        self.check()  # no record of a run that has lost the target
         self._segments.append(record)
 
     def close(self) -> None:
@@ -171,12 +171,12 @@ class ObjectTransaction:
     ) -> None:
         self.check()
         self._refuse_marked()
-        self._lease.renew()
+        self._lease.renew()  # against another run that takes the lease while the marks are put
         self._is_committing = True
         try:
             self._put_marks(prove)
         except StorageError:
-            if not self.is_committed():
+            if not self.is_committed():  # the answer of the last put may be lost
                 raise
         self._lease.check()  # a marker that came late does not count: another run may have the target
         self._is_committed = True
@@ -201,6 +201,7 @@ class ObjectTransaction:
         try:
             return objects.put_new(self._store, path, data, number)
         except TargetExistsError:
+            # A late mark of an earlier run is replaced, but only in the version that was looked at.
             known = objects.known_version(self._store, path)
             if known is None:
                 raise
@@ -237,7 +238,7 @@ class ObjectTransaction:
 
     def abort(self) -> None:
         with suppress(StorageError):
-            if self._is_own():
+            if self._is_own():  # never the objects of a finished checkpoint
                 self._delete(list(self.files()))
             self._delete([UNFINISHED_MARK])
             self.check()
@@ -295,6 +296,7 @@ class ObjectTransaction:
 
     def _delete(self, files: list[str]) -> None:
         paths = [f"{self._target.path}/{file}" for file in files]
+        # Checked before each request, against deleting objects of a run that took the target meanwhile.
         objects.delete(self._store, paths, self.check)
 
     def _has_records(self) -> bool:

@@ -44,6 +44,7 @@ def publish(
     afterwards: at every moment one of the two is complete. ``check`` raises if the existing target must not be
     replaced: it may have appeared since the run began. ``last``: the index files, of several files.
     """
+    # Before the rename, against a power failure that keeps the name and loses the bytes.
     sync_tree(staging.root)
     _refuse_replaced(staging)
     with storage_errors("publish", staging.target):
@@ -51,6 +52,7 @@ def publish(
             link_files(staging, last)
         elif overwrite and os.path.lexists(staging.target):
             refuse_other_kind(staging.target, is_file=bool(staging.file))
+            # Against another program that has put something else there since the run began.
             if check is not None:
                 check(Location(LOCAL, str(staging.target)))
             _exchange(staging)
@@ -116,6 +118,7 @@ def _rename_checked(staging: Staging) -> None:
     if staging.file:
         _link_new(staging)
         return
+    # For the message only: the rename itself fails if something appears after this look.
     if os.path.lexists(staging.target) and not is_empty_folder(staging.target):
         raise target_exists(staging.target)
     try:
@@ -163,6 +166,7 @@ def _link(staging: Staging, name: str) -> None:
     try:
         there.hardlink_to(staging.root / name)
     except FileExistsError:
+        # The name of an earlier try of this run is no conflict: it was killed between two links.
         if not _is_same(staging.root / name, there):
             raise prefix_exists(staging.target, there) from None
     except PermissionError as error:
@@ -252,7 +256,7 @@ def name_latest(staging: Staging) -> None:
     """
     there, made = staging.target.parent / _NAME, staging.folder / "latest"
     begins = _beginning(there)
-    if begins not in (None, _BEGINS):
+    if begins not in (None, _BEGINS):  # of a training, which would resume from another prefix
         return
     write_file(
         str(made), _BEGINS + f'model_checkpoint_path: "{_quoted(staging.target)}"\n'.encode()

@@ -144,7 +144,7 @@ def emptied(staging: Staging) -> Staging:
     with storage_errors("remove", staging.journal):
         if os.path.lexists(staging.journal):
             _remove(staging.journal)
-            fsync(staging.folder)
+            fsync(staging.folder)  # against a power failure that brings it back beside newer files
     with storage_errors("create", staging.root):
         _remove(staging.next_journal)
         _remove(staging.root)
@@ -181,6 +181,7 @@ def _remove(root: Path) -> None:
 
 def dissolve(staging: Staging) -> None:
     """Removes the staging folder, the lock last: a process that takes a new lock finds it empty."""
+    # The journal first: after a crash here it must not name files that are gone.
     for journal in (staging.journal, staging.next_journal):
         with suppress(OSError):
             _remove(journal)
@@ -188,6 +189,7 @@ def dissolve(staging: Staging) -> None:
         end_attempts(staging.folder)
     with suppress(OSError):  # rmtree raises some errors despite ignore_errors
         shutil.rmtree(staging.root, ignore_errors=True)
+    # The lock last, against a process that takes it between two of these removals.
     with suppress(OSError):
         (staging.folder / _LOCK).unlink()
         staging.folder.rmdir()
@@ -239,6 +241,7 @@ def _holder(fd: int) -> str:
 
 def _open_lock(path: Path) -> int | None:
     """A descriptor of the lock file, made if missing; None if its folder was just removed."""
+    # O_NOFOLLOW: against a link to a file of this user, which would be emptied.
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with storage_errors("create", path):
         path.parent.mkdir(exist_ok=True)
@@ -281,7 +284,7 @@ def end_attempts(staging: Path) -> None:
         if path.name.startswith(PREFIX):
             dead = path.with_name(f"{_DEAD}{path.name}")
             with storage_errors("remove", path):
-                path.rename(dead)
+                path.rename(dead)  # against a task that makes a file while the folder is emptied
             path = dead
         if path.name.startswith(_DEAD):
             with suppress(OSError):  # rmtree raises some errors despite ignore_errors
@@ -346,6 +349,7 @@ def accept(
                 os.rename(source, target)  # noqa: PTH104 - once for each chunk
             except FileNotFoundError:
                 if not os.path.lexists(source):
+                    # Against a crash between this move and the record of it: the move is repeated.
                     if may_be_moved and os.path.lexists(target):
                         continue
                     raise

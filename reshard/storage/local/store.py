@@ -246,6 +246,7 @@ def _write_pieces(path: str, pieces: Iterable[bytes | memoryview]) -> None:
 
 def _write_new(path: str, data: bytes | memoryview) -> None:
     whole = Path(path)
+    # A random name, against two processes that write it at once; the link decides which of them does.
     partial = whole.with_name(f".{whole.name}-{secrets.token_hex(8)}{PARTIAL}")
     make_folders(whole.parent)
     write_file(str(partial), data)
@@ -265,7 +266,7 @@ def _replace(path: str, data: bytes | memoryview) -> None:
     whole = Path(path)
     partial = whole.with_name(f".{whole.name}{PARTIAL}")
     write_file(str(partial), data)
-    fsync(partial)
+    fsync(partial)  # against a power failure after the rename, which would leave an empty file
     with storage_errors("publish", path):
         partial.replace(whole)
     fsync(whole.parent)

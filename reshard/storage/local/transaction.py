@@ -108,10 +108,12 @@ class LocalTransaction:
 
     def earlier(self) -> Earlier | None:
         header = read_journal_header(self._staging.journal)
+        # A link in place of the folder may lead to files of others.
         if header is None or not self._root.is_dir() or self._root.is_symlink():
             return None
         if not self._is_own(header) or not self._has_records():
             return None
+        # Against a power failure: records and files that were not synced are sure only within one boot.
         is_same_boot = bool(header.boot) and (header.host, header.boot) == (host_name(), boot_id())
         return Earlier(header.made_by, is_same_boot, self._staging.journal.stat().st_mtime_ns)
 
@@ -119,7 +121,7 @@ class LocalTransaction:
         return read_records(self._staging.journal)
 
     def begin(self, made_by: Mapping[str, Any]) -> None:
-        end_attempts(self._staging.folder)
+        end_attempts(self._staging.folder)  # against tasks of a killed run that still write
         unlink_files(self._staging)
         self._staging = emptied(self._staging)
         self._journal = new_journal(self._staging.journal, self._header(made_by))
@@ -136,7 +138,7 @@ class LocalTransaction:
             on_error.callback(journal.close)
             for record in records:
                 journal.append(record)
-            fsync(path)
+            fsync(path)  # against a power failure that keeps the new name and loses the records
             with storage_errors("replace", old):
                 path.replace(old)
             on_error.pop_all()
@@ -200,6 +202,7 @@ class LocalTransaction:
             return bool(self._marks) and is_linked(self._staging, self._marks)
         try:
             header = read_journal_header(self._staging.journal)
+            # The inode tells this run's output from one that another program put there.
             return header is not None and os.lstat(self.target).st_ino == header.root
         except (StorageError, ResumeError, OSError):
             return False
@@ -263,7 +266,7 @@ def remove_part_folders(target: Path) -> None:
             if part.is_dir():
                 end_attempts(part)
     with storage_errors("remove", folder), suppress(FileNotFoundError):
-        folder.rename(dead)
+        folder.rename(dead)  # against a part that makes a file while the folder is emptied
     shutil.rmtree(dead, ignore_errors=True)
     with suppress(OSError):  # the folder has other content
         folder.parent.rmdir()
@@ -361,7 +364,8 @@ def remove_from_disk(output: Path, stamp: str, records: Sequence[str], aside: st
         return _remove_prefix(output, stamp, records)
     with storage_errors("rename", output):
         output.rename(hidden)
-    if stamp_on_disk(hidden, records) != stamp:  # another folder just took its name
+    # Against a program that put another folder there between the look and the rename.
+    if stamp_on_disk(hidden, records) != stamp:
         with storage_errors("rename", hidden):
             hidden.rename(output)
         return False
