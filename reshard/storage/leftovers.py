@@ -85,19 +85,16 @@ def _is_left(target: Location, state: str | None) -> bool:
 def _sizes(target: Location) -> list[int]:
     """The size of each written file of an unfinished target."""
     if is_local(target):
-        return _sizes_in_stages(locate(staging_for(Path(target.path)).folder))
-    if is_left_unfinished(target):
+        root = locate(staging_for(Path(target.path)).folder)
+    elif is_left_unfinished(target):
         root = target.view()
     else:
         return []  # a finished target; its run was interrupted before it removed its records
-    found = ((root / file).status() for file in root.files()) if root.is_folder() else ()
-    return [status.nbytes for status in found if status is not None]
-
-
-def _sizes_in_stages(folder: Location) -> list[int]:
-    """The sizes of the files of an unfinished local target, of all parts, without journals and locks."""
-    files = folder.files() if folder.is_folder() else ()
-    found = ((folder / file).status() for file in files if "checkpoint/" in file)
+    files = root.files() if root.is_folder() else ()
+    # On a disk without journals and locks.
+    found = (
+        (root / file).status() for file in files if not is_local(target) or "checkpoint/" in file
+    )
     return [status.nbytes for status in found if status is not None]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from msgspec import Struct
@@ -124,7 +124,10 @@ def abort_uploads(folder: Location) -> int | None:
     try:
         with _s3(folder) as s3:
             for upload in found:
-                _abort(s3, parse_url(str(folder))[1], upload)
+                with suppress(s3.exceptions.NoSuchUpload):  # another run was faster
+                    s3.abort_multipart_upload(
+                        Bucket=parse_url(str(folder))[1], Key=upload.key, UploadId=upload.upload_id
+                    )
     except StorageError:
         return None
     return len(found)
@@ -142,13 +145,6 @@ def list_uploads(folder: Location) -> list[UnfinishedUpload]:
             for page in pages
             for one in page.get("Uploads", ())
         ]
-
-
-def _abort(s3: Any, bucket: str, upload: UnfinishedUpload) -> None:
-    try:
-        s3.abort_multipart_upload(Bucket=bucket, Key=upload.key, UploadId=upload.upload_id)
-    except s3.exceptions.NoSuchUpload:
-        return  # another run was faster
 
 
 @contextmanager

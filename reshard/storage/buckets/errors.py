@@ -369,7 +369,11 @@ def _by_status(action: str, error: Exception, text: str) -> Reason:
             return reason or _forbidden(action, text)
     if status == 507 or "quota" in text.lower():
         return _QUOTA
-    return _FAILED if status >= 500 else _without_answer(text.lower())
+    if status >= 500:
+        return _FAILED
+    lower = text.lower()
+    fitting = (reason for words, reason in _WITHOUT_ANSWER if any(word in lower for word in words))
+    return next(fitting, _OTHER)
 
 
 def _forbidden(action: str, text: str) -> Reason:
@@ -378,8 +382,3 @@ def _forbidden(action: str, text: str) -> Reason:
         reason = "the store does not accept the credentials, or they have no permission"
         return Reason(reason, f"check them, and {needed}", ForbiddenError, "forbidden")
     return Reason("the credentials have no permission", needed, ForbiddenError, "forbidden")
-
-
-def _without_answer(lower: str) -> Reason:
-    fitting = (reason for words, reason in _WITHOUT_ANSWER if any(word in lower for word in words))
-    return next(fitting, _OTHER)

@@ -71,7 +71,7 @@ class BucketFile:
             done = self._get(offset, out[: ranges[0][1]])
         finally:
             wait(others)
-        return done + sum(_results(others))
+        return done + sum(other.result() for other in others)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         wanted = self._there(offset, nbytes)
@@ -146,10 +146,6 @@ def equal_ranges(nbytes: int) -> list[tuple[int, int]]:
     count = -(-nbytes // RANGE_BYTES)
     edges = [nbytes * i // count for i in range(count + 1)] if count else []
     return list(pairwise(edges))
-
-
-def _results(futures: list[Future[int]]) -> list[int]:
-    return [future.result() for future in futures]
 
 
 REQUESTS_AT_ONCE = 32

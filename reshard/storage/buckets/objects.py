@@ -174,7 +174,8 @@ def delete(
 
     ``check`` is called before each request; an error that it raises ends the deletion. Requests without an answer are sent again.
     """
-    for batch in _batches(list(paths)):
+    every = list(paths)
+    for batch in (every[i : i + DELETED_AT_ONCE] for i in range(0, len(every), DELETED_AT_ONCE)):
         for attempts_left in reversed(range(_ATTEMPTS)):
             if check is not None:  # a late request would delete objects of a later run
                 check()
@@ -193,10 +194,6 @@ def delete_folder(store: BucketStore, folder: str) -> int:
     paths = [f"{folder}/{path}" for path in store.files(folder)]
     delete(store, paths)
     return len(paths)
-
-
-def _batches(paths: list[str]) -> Iterator[list[str]]:
-    return (paths[i : i + DELETED_AT_ONCE] for i in range(0, len(paths), DELETED_AT_ONCE))
 
 
 def _put(

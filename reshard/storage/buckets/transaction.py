@@ -93,7 +93,7 @@ class ObjectTransaction:
 
     def earlier(self) -> Earlier | None:
         made_by = self.left_by()
-        if made_by is None or not self._has_records():
+        if made_by is None or next(self.records(), None) is None:
             return None
         return Earlier(made_by, is_trusted=True)  # an answered put is durable
 
@@ -298,9 +298,6 @@ class ObjectTransaction:
         paths = [f"{self._target.path}/{file}" for file in files]
         # Checked before each request, against deleting objects of a run that took the target meanwhile.
         objects.delete(self._store, paths, self.check)
-
-    def _has_records(self) -> bool:
-        return next(self.records(), None) is not None
 
     def _keep(self) -> None:
         """Renews the lease and puts records; the next call of the transaction raises its failures."""

@@ -111,7 +111,7 @@ class LocalTransaction:
         # A link in place of the folder may lead to files of others.
         if header is None or not self._root.is_dir() or self._root.is_symlink():
             return None
-        if not self._is_own(header) or not self._has_records():
+        if not self._is_own(header) or next(self.records(), None) is None:
             return None
         # Against a power failure: records and files that were not synced are sure only within one boot.
         is_same_boot = bool(header.boot) and (header.host, header.boot) == (host_name(), boot_id())
@@ -218,9 +218,6 @@ class LocalTransaction:
         with suppress(StorageError):
             unlink_files(self._staging)
         dissolve(self._staging)
-
-    def _has_records(self) -> bool:
-        return next(self.records(), None) is not None
 
     def _header(self, made_by: Mapping[str, Any]) -> JournalHeader:
         root = self._staging.stamp[1] if self._staging.stamp else 0
