@@ -51,7 +51,7 @@ from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.maps.mapped_checkpoint import refuse_unequal
 from reshard.storage.commit_markers import markers_at
-from reshard.storage.local.files import Spool
+from reshard.storage.local.spool import Spool
 from reshard.storage.location import Location, locate
 from reshard.storage.targets import lock_target
 

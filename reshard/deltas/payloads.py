@@ -16,7 +16,7 @@ from reshard.formats.codecs.layered import COUNT_BYTES, LEVEL
 from reshard.formats.delta.checksums import Checksum, hasher
 from reshard.formats.delta.index import Encoded
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.storage.local.files import Spool, Spooled
+from reshard.storage.local.spool import Spool, Spooled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

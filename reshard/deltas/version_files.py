@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from reshard.deltas.payloads import TensorPayload
 from reshard.formats.safetensors.write.header import HeaderEntry, safetensors_header
-from reshard.storage.local.files import Spool
+from reshard.storage.local.spool import Spool
 from reshard.storage.location import Location
 
 

@@ -1,7 +1,7 @@
 """Carries out a batch of tasks, in this process or in another one on any host, and takes over its files.
 
 In threads of the run's own process, tasks write the target's files themselves. RemoteAccess they write files of their own
-(``storage.local.attempts``), sync them if the run's kernel cannot, and then report. The run takes over the files of a result
+(``storage.local.staging``), sync them if the run's kernel cannot, and then report. The run takes over the files of a result
 that counts; only the run writes below the root of a local target. In a bucket a file appears whole, and only if none is there.
 """
 

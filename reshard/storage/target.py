@@ -29,7 +29,7 @@ class TargetPlace(Struct, frozen=True):
 
     Attributes:
         root: the text of the folder, a local path or a URL.
-        is_attempt: true if it is the folder of an attempt (``storage.local.attempts``); tasks make all files in it.
+        is_attempt: true if it is the folder of an attempt (``storage.local.staging``); tasks make all files in it.
     """
 
     root: str

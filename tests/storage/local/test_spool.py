@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reshard.errors import StorageError
-from reshard.storage.local.files import Spool, Spooled
+from reshard.storage.local.spool import Spool, Spooled
 
 
 def fill(spool: Spool) -> None:
