@@ -13,7 +13,7 @@ from msgspec import Struct
 from reshard.errors import StorageError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits
 from reshard.storage.buckets.clouds import is_bucket_scheme, other_scheme, parse_url
-from reshard.storage.local.files import make_folder, storage_errors
+from reshard.storage.local.files import make_folder, open_new, storage_errors, write_all
 from reshard.storage.local.store import LOCAL, LocalStore, bytes_left, file_states
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -118,6 +118,27 @@ class Location(Struct, frozen=True):
     def replace(self, data: bytes) -> None:
         """Writes it as a whole file, durably, replacing an existing one."""
         self.store.write(self.path, data, "replace")
+
+    def write_ranges(
+        self, ranges: Iterable[tuple[int, bytes | memoryview]], nbytes: int | None = None
+    ) -> bool:
+        """Writes bytes at offsets of a file, which is made if it is missing; the rest of it stays, and nothing is synced.
+
+        False, without asking for any range, if the store takes files in order only. ``nbytes``: the size that the file gets first.
+        """
+        if not self.traits.in_place:
+            return False
+        fd = open_new(self.path)
+        try:
+            if nbytes is not None:
+                with storage_errors("write", self.path):
+                    os.ftruncate(fd, nbytes)
+            for offset, data in ranges:
+                write_all(fd, memoryview(data), offset, self.path)
+        finally:
+            with storage_errors("close", self.path):
+                os.close(fd)
+        return True
 
     def remove(self) -> None:
         """Removes the file, if it is there."""

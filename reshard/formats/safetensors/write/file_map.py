@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.carry_out import write_head
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.model_name import ONLY_FILE, index_of_pattern
@@ -99,7 +98,8 @@ class _Planned:
         """Writes the record with the tensors' digests, and the index."""
         if self._form.files == "one":
             (file,) = self._files.values()
-            write_head(root / file.name, self._header(file, digests), self.sizes[file.name])
+            header, nbytes = self._header(file, digests), self.sizes[file.name]
+            (root / file.name).write_ranges([(0, header)], nbytes)
             return {}
         known: dict[str, str] = {}
         if index := self._index():
