@@ -54,7 +54,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def waited(_: float) -> None:
         raise AssertionError("it waited to see whether the lease changes")
 
-    monkeypatch.setattr(taking, "time", SimpleNamespace(time_ns=time.time_ns, sleep=waited))
+    monkeypatch.setattr(taking, "time", SimpleNamespace(**{**vars(time), "sleep": waited}))
 
 
 def held(run: str, fence: int = 1 << 60, **mark: object) -> LeaseRecord:
