@@ -264,10 +264,7 @@ class OpenedCheckpoint:
 
 def _stamp(root: Location) -> tuple[object, ...] | None:
     """A value that changes when another checkpoint replaces a local one; None if nothing is there."""
-    if root.traits.has_versions:
-        return stamp(root)
-    files = files_of(root)
-    return stamp(root) if files is None else tuple(map(stamp, files))
+    return stamp(root, files_of)
 
 
 def _cast(stored: StoredTensor, asked: DTypeLike) -> Rewrite:

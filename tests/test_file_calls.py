@@ -19,7 +19,7 @@ FILE_MODULES = (
     "shutil",
     "glob",
     "tempfile",
-    "reshard.storage.local.links",
+    "reshard.storage.local.store",
     "reshard.storage.local.files",
 )
 OS_CALLS = frozenset(
@@ -52,7 +52,6 @@ EXCEPTIONS = {
     "writes targets, which are on local disks": (
         "engine.movers.passthrough", "engine.movers.stored_bytes", "engine.movers.one_task",
         "engine.write.chunk_files", "engine.write.sinks",
-        "formats.carry_out", "formats.registry",
         "saving.orbax_manager",
     ),
     "starts processes of its own program": ("engine.processes",),
@@ -129,11 +128,11 @@ def test_planning_opens_no_file() -> None:
     found = {name: sorted(set(opens_files(source))) for name, source in planning.items()}
     assert {name: uses for name, uses in found.items() if uses} == {}
     bad = "from reshard.layout.read_layout import load_layout\nfrom reshard.storage.location import locate\n"
-    bad += "from reshard.formats.carry_out import prepare_files"
+    bad += "from reshard.engine.write.chunk_files import write_chunk"
     assert list(opens_files(bad)) == [
         "imports load_layout",
         "imports reshard.storage.location",
-        "imports reshard.formats.carry_out",
+        "imports reshard.engine.write.chunk_files",
     ]
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import obstore
 
 from reshard.storage.buckets.clients import client_for
-from reshard.storage.buckets.urls import parse_url
+from reshard.storage.buckets.clouds import parse_url
 
 AT_ONCE = 16
 

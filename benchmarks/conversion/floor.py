@@ -20,8 +20,7 @@ from awscrt.checksums import crc32c, crc64nvme
 from reshard.engine.buffers import aligned
 from reshard.planning.task_memory import TASK_BAND_BYTES
 from reshard.storage.local.files import write_all
-from reshard.storage.local.syncing import sync_tree
-from reshard.storage.local.writeback import Writeback
+from reshard.storage.local.syncing import Writeback, sync_tree
 
 WORKERS = 3
 

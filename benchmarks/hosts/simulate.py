@@ -36,7 +36,7 @@ from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
 from reshard.planning.target_layouts import layout_of
 from reshard.storage.location import locate
-from reshard.storage.transaction import Elsewhere
+from reshard.storage.transaction import RemoteAccess
 
 TARGET = "gs://serving/run/100"
 MEMORY_PER_WORKER = 2 << 30
@@ -161,7 +161,7 @@ def planned(model: Model, workers: int) -> Planned:
 def _output(checkpoint: TargetCheckpoint) -> TargetOutput:
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
     files = plan_files(checkpoint)
-    elsewhere = Elsewhere("", ("host", "boot"), (TARGET, "0" * 32))
+    elsewhere = RemoteAccess("", ("host", "boot"), (TARGET, "0" * 32))
     return TargetOutput(files, encodings, TARGET, elsewhere=elsewhere)
 
 

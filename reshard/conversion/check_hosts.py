@@ -12,10 +12,10 @@ from reshard.conversion.target_job import OpenTarget
 from reshard.engine.executor import HostsExecutor
 from reshard.errors import ReshardError, StorageError
 from reshard.storage.host import host_name
-from reshard.storage.local.attempts import begin_attempt, has_attempt
+from reshard.storage.local.staging import begin_attempt, has_attempt
 from reshard.storage.location import locate
 from reshard.storage.targets import check_lease
-from reshard.storage.transaction import Elsewhere
+from reshard.storage.transaction import RemoteAccess
 from reshard.version import __version__
 
 
@@ -65,7 +65,7 @@ def check_hosts(
                 )
 
 
-def seen_here(source: str, elsewhere: Sequence[Elsewhere]) -> Seen:
+def seen_here(source: str, elsewhere: Sequence[RemoteAccess]) -> Seen:
     """The findings of this host; runs on the host itself."""
     try:
         made = tuple(begin_attempt(e.attempts) if e.attempts else "" for e in elsewhere)

@@ -18,7 +18,7 @@ from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.maps.given_map import GivenMap, map_and_layout
 from reshard.planning.target_layouts import Layout, layout_of, mesh_over
-from reshard.storage.target import traits_at
+from reshard.storage.targets import refuse_state
 
 
 class CheckedOptions(Struct, frozen=True):
@@ -105,11 +105,8 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
         max_growth=limits.max_growth,
         **{name: getattr(asked, name) for name in AS_ASKED},
     )
-    if options.state is not None and traits_at(path).renames:
-        raise PlanError(
-            f"state is where runs to buckets are recorded, but the target {path!r} is on a disk, beside which its record is kept; leave it "
-            "out (state)"
-        )
+    if options.state is not None:
+        refuse_state(path)
     return CheckedTarget(path, options, asked.restart)
 
 

@@ -20,7 +20,7 @@ from reshard.conversion.check_hosts import check_hosts
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.finish import FinishedTarget, finish_target, publish_target
 from reshard.conversion.finished_identity import recorded_report
-from reshard.conversion.lock_targets import begun, locked_targets
+from reshard.conversion.lock_targets import begin_targets, locked_targets
 from reshard.conversion.make_plan import local_paths, plan_requests, plan_targets
 from reshard.conversion.make_report import (
     finished_report,
@@ -130,7 +130,7 @@ def run_conversion(run: Run) -> None:
         if run.scope.is_whole:  # parts do not know how much of their space the others have taken
             check_space(jobs)
         with locked_targets(run, planned, jobs) as targets:
-            with begun(run, targets):
+            with begin_targets(run, targets):
                 _fill(run, planned, targets)
             for target in targets:
                 if run.scope.part is not None:  # it appears with the commit
@@ -238,7 +238,7 @@ def _run_tasks(run: Run, planned: Planned, targets: Sequence[OpenTarget]) -> Non
         for target in targets:
             if target.output.uploads is not None:
                 unfinished.callback(target.output.uploads.abort)
-            unfinished.callback(target.transaction.close_elsewhere)
+            unfinished.callback(target.transaction.close_to_tasks)
         limits = (plan.max_memory, plan.workers)
         unfinished.enter_context(opened(run.executor, *limits, plan.processes))
         if isinstance(run.executor, HostsExecutor) and targets:

@@ -58,7 +58,7 @@ def finish_target(target: OpenTarget, limits: Limits, progress: TotalProgress) -
     if not transaction.root.traits.has_versions:  # else `check_put` proves more
         check_stored(target)
     digests, checksums = _digests(job, results), ChunkChecksums(target)
-    markers = finish_files(target.output.files, target.noted_root, digests, checksums)
+    markers = finish_files(target.output.files, target.recording_root, digests, checksums)
     transaction.mark(markers)
     if job.options.check == "readback":
         results = read_back(

@@ -8,8 +8,8 @@ from contextlib import ExitStack, closing, contextmanager
 from msgspec.structs import replace
 
 from reshard.conversion.make_report import report_finished
-from reshard.conversion.parts.request import agree
-from reshard.conversion.parts.sealed_parts import check_sealed, expect_part, held_parts
+from reshard.conversion.parts.request import check_same_request
+from reshard.conversion.parts.sealed_parts import check_sealed, expect_part, locked_parts
 from reshard.conversion.resume.cleanup import kept_where_useful
 from reshard.conversion.resume.finished_target import abort_own, open_result
 from reshard.conversion.resume.resume import begin_or_resume
@@ -21,8 +21,8 @@ from reshard.engine.error_context import about_target
 from reshard.engine.output import TargetOutput
 from reshard.errors import ResumeError
 from reshard.formats.base import Reader
-from reshard.storage.parts import held_part, remove_parts
-from reshard.storage.targets import check_new, held_target
+from reshard.storage.parts import lock_part, remove_parts
+from reshard.storage.targets import check_new, lock_target
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def locked_targets(
     with ExitStack() as locks, kept_where_useful(opened, len(run.targets)):
         for job, output in zip(jobs, outputs, strict=True):
             with about_target(job.name):
-                agree(run.scope, job, run.chosen)
+                check_same_request(run.scope, job, run.chosen)
                 target = _lock(run, job, output, locks)
                 if run.scope.is_whole and (result := _published_meanwhile(job)) is not None:
                     abort_own(target.transaction, job.key)
@@ -53,11 +53,13 @@ def locked_targets(
 def _lock(run: Run, job: TargetJob, output: TargetOutput, locks: ExitStack) -> OpenTarget:
     """Locks a target for this run alone: a part locks its own folder, a commit also every part."""
     unsafe, state, part = job.options.unsafe_commit, job.options.state, run.scope.part
-    parts = held_parts(locks, job.place, run.scope.agreed.parts, state) if run.scope.agreed else {}
+    parts = (
+        locked_parts(locks, job.place, run.scope.agreed.parts, state) if run.scope.agreed else {}
+    )
     if part is not None:
-        held = held_part(job.place, part, unsafe=unsafe, state=state)
+        held = lock_part(job.place, part, unsafe=unsafe, state=state)
     else:
-        held = held_target(job.place, job.file, unsafe=unsafe, state=state)
+        held = lock_target(job.place, job.file, unsafe=unsafe, state=state)
     transaction = locks.enter_context(held)
     if output.uploads is not None:
         output.uploads.check = transaction.check
@@ -72,7 +74,7 @@ def _published_meanwhile(job: TargetJob) -> Reader | None:
 
 
 @contextmanager
-def begun(run: Run, targets: Sequence[OpenTarget]) -> Iterator[None]:
+def begin_targets(run: Run, targets: Sequence[OpenTarget]) -> Iterator[None]:
     """Begins each target, or resumes an earlier run to it; records can be appended in the block."""
     with ExitStack() as open_records:
         for target in targets:
@@ -87,11 +89,11 @@ def _begin(run: Run, target: OpenTarget) -> None:
     if run.scope.is_whole:
         check_new(job.place, overwrite=job.options.overwrite, file=job.file)
         _refuse_parts(target)
-    if run.scope.is_commit and not job.place.traits.renames:
-        return  # the objects of its parts are in their places, and none may be removed
+    if target.has_files_of_parts:
+        return  # none of them may be removed
     begin_or_resume(target, prepares=run.scope.part is None)  # parts make only files of their own
     if job.by_hosts and not run.scope.is_commit:
-        target.output = replace(target.output, elsewhere=target.transaction.open_elsewhere())
+        target.output = replace(target.output, elsewhere=target.transaction.open_to_tasks())
 
 
 def _refuse_parts(target: OpenTarget) -> None:

@@ -53,7 +53,7 @@ from reshard.planning.requests import (
 from reshard.planning.tensor_plan import Fill
 from reshard.storage.base import Traits
 from reshard.storage.buckets.counts import so_far
-from reshard.storage.buckets.listing import BYTES_PER_OBJECT
+from reshard.storage.buckets.store import BYTES_PER_OBJECT
 from reshard.storage.copying import is_copied_by_store
 from reshard.storage.location import Location, locate
 from reshard.storage.requests import NONE, Requests, pages_of

@@ -65,7 +65,7 @@ def finish_identity(
         files[SIGNATURE_NAME] = known.signature.data
         signers = known.signature.signers
     for name, data in files.items():
-        (target.noted_root / name).write(data)
+        (target.recording_root / name).write(data)
     return IdentityReport(found.root, _HOW[known.mode], source, signers)
 
 

@@ -140,10 +140,9 @@ def open_output(job: TargetJob, limits: Limits, part: Part | None = None) -> Tar
         check_unseen_memory(job.plan, job.reader, limits, job.equal)
         files = plan_files(checkpoint)
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
-    is_in_order = any(tensor.target.in_order is not None for tensor in job.plan.tensors)
-    uploads = None
-    if is_in_order and not job.place.traits.in_place:
-        uploads = Uploads(job.place, files.shared_file)
+    sides = [tensor.target for tensor in job.plan.tensors]
+    is_sent = any(side.in_order is not None and not side.ends_with_chunk for side in sides)
+    uploads = Uploads(job.place, files.shared_file) if is_sent else None
     root = root_text(job.place, job.file) if part is None else part_root(job.place, part)
     return TargetOutput(files, encodings, root, job.name, uploads)
 
@@ -170,7 +169,7 @@ class OpenTarget(Struct):
     is_published: bool = False
 
     @property
-    def noted_root(self) -> Location:
+    def recording_root(self) -> Location:
         """The root for the files that the format writes; in a bucket it records their versions."""
         return recording_versions(self.transaction.root, self.put)
 
@@ -178,6 +177,12 @@ class OpenTarget(Struct):
     def is_begun(self) -> bool:
         """True if this run has begun the target, or has taken it over from an earlier run."""
         return self.done is not None
+
+    @property
+    def has_files_of_parts(self) -> bool:
+        """True if its parts write below its own root, as in a bucket; else their files are moved there."""
+        root = self.transaction.root
+        return any(part.root == root for part in self.parts.values())
 
     @property
     def run(self) -> TargetRun:

@@ -174,15 +174,15 @@ def form_of(reader: Reader, options: CheckedOptions, traits: Traits = ON_DISK) -
     known = target_format(options.to or reader.format)
     refuse_other_options(known, options)
     given = {name: options.format_options[name] for name in known.about.options}
+    if traits.in_place:
+        return known.form(given, reader)
     one_file = known.about.one_file
-    if traits.by_requests and one_file is not None and not one_file.option:
+    if one_file is not None and not one_file.option:
         raise PlanError(
             f"{known.about.title} targets are single files, which cannot be checked in a bucket before they appear; write the file to a disk, and "
             "copy it from there (target)"
         )
-    if not traits.in_place:
-        given |= _of_objects(known, options, given)
-    return known.form(given, reader)
+    return known.form(given | _of_objects(known, options, given), reader)
 
 
 def _of_objects(known: Format, options: CheckedOptions, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from reshard.planning.planner import COPY_BYTES, Demand
 from reshard.planning.target_layouts import Layout, TensorSplit, split
 from reshard.planning.tensor_plan import Side
 from reshard.storage.base import Traits
-from reshard.storage.target import memory_of_put
 
 
 def target_tensor(
@@ -61,10 +60,10 @@ def demand_of(
 ) -> Demand:
     """The planner's demand for a piece of a tensor; ``stored`` is its source."""
     source, target = stored.spec, tensor.spec
-    in_order = tensor.packed if traits.by_one_task else None
-    put_bytes = memory_of_put(traits, target.chunk_bytes, in_parts=in_order is not None)
-    if put_bytes is None:
-        put_bytes = form.put_bytes(target.chunk_bytes)
+    nbytes = target.chunk_bytes
+    how = traits.chunk_writing(
+        nbytes, is_shared=tensor.packed is not None, database_bytes=form.put_bytes(nbytes)
+    )
     return Demand(
         piece,
         Side(
@@ -78,15 +77,15 @@ def demand_of(
         Side(
             target,
             codec_name(tensor.encoding),
-            is_seekable(tensor.encoding) and put_bytes is None and not traits.by_one_task,
-            encoder_bytes(tensor.encoding, target.chunk_bytes) + (put_bytes or 0),
+            is_seekable(tensor.encoding) and how.takes_ranges,
+            encoder_bytes(tensor.encoding, nbytes) + (how.put_bytes or 0),
             copies=tensor.copies,
-            in_order=in_order,
-            ends_with_chunk=put_bytes is None or (not traits.in_place and in_order is None),
+            in_order=tensor.packed if how.in_order else None,
+            ends_with_chunk=how.ends_with_chunk,
         ),
         COPY_BYTES
         + stored.encoding.read_ahead_bytes
-        + _whole_chunk_bytes(stored, tensor, put_bytes),
+        + _whole_chunk_bytes(stored, tensor, how.put_bytes),
     )
 
 

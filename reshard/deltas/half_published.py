@@ -28,6 +28,6 @@ def is_half_published(place: Location) -> bool:
 def finish_version(place: Location, transaction: Transaction) -> None:
     """Puts the marker of a version that lacks nothing else; ``transaction`` holds it."""
     if is_half_published(place):
-        transaction.adopt()
+        transaction.keep_files()
         transaction.mark({})
         transaction.commit(overwrite=False)

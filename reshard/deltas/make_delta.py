@@ -50,10 +50,10 @@ from reshard.formats.kept_metadata import stale_metadata
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.maps.mapped_checkpoint import refuse_unequal
-from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
+from reshard.storage.commit_markers import markers_at
 from reshard.storage.local.spool import Spool
 from reshard.storage.location import Location, locate
-from reshard.storage.targets import held_target
+from reshard.storage.targets import lock_target
 
 
 def make_delta(
@@ -77,7 +77,7 @@ def make_delta(
     comparing = _comparison(request, versions, standing_on, limits, progress)
     if is_there:
         return _told(comparing, *_published(comparing, place), started)
-    with held_target(place) as transaction:
+    with lock_target(place) as transaction:
         refuse_other_deltas(place, transaction.left_by())
         try:
             finish_version(place, transaction)
@@ -193,7 +193,7 @@ def _told(it: _Comparison, report: DeltaReport, stored_bytes: int, started: floa
 
 def _spool_folder(place: Location) -> str | None:
     """The folder where payloads wait: on the file system of the target; for a bucket None, among the temporary files."""
-    return place.parent.path if place.traits.renames else None
+    return None if place.local is None else place.parent.path
 
 
 def _states(request: DeltaRequest) -> tuple[tuple[str, ...], ...]:
@@ -204,8 +204,7 @@ def _states(request: DeltaRequest) -> tuple[tuple[str, ...], ...]:
 
 def _marks(index: bytes, place: Location) -> dict[str, bytes]:
     """The files that mark a version as whole; the index last."""
-    marks = {} if place.traits.renames else {COMMIT_MARKER: COMMITTED}
-    return {**marks, INDEX_NAME: index}
+    return {**markers_at(place), INDEX_NAME: index}
 
 
 def _index(

@@ -19,7 +19,7 @@ from reshard.record import Record
 from reshard.storage.leftovers import Leftovers, remove_leftovers
 from reshard.storage.local.staging import PARTIAL
 from reshard.storage.location import Location
-from reshard.storage.targets import held_target
+from reshard.storage.targets import lock_target
 
 
 class CleanedVersions(Record, frozen=True):
@@ -116,12 +116,12 @@ def _leftovers(
 def _finish(place: Location, *, dry_run: bool) -> None:
     if dry_run:
         return
-    with held_target(place, unsafe=True) as transaction:
+    with lock_target(place, unsafe=True) as transaction:
         finish_version(place, transaction)
         transaction.abort()
 
 
 def _remove(place: Location) -> None:
-    with held_target(place, unsafe=True) as transaction:
-        transaction.take_back(INDEX_NAME)
+    with lock_target(place, unsafe=True) as transaction:
+        transaction.unpublish(INDEX_NAME)
         transaction.abort()

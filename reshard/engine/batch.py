@@ -1,7 +1,7 @@
 """Carries out a batch of tasks, in this process or in another one on any host, and takes over its files.
 
-In threads of the run's own process, tasks write the target's files themselves. Elsewhere they write files of their own
-(``storage.local.attempts``), sync them if the run's kernel cannot, and then report. The run takes over the files of a result
+In threads of the run's own process, tasks write the target's files themselves. RemoteAccess they write files of their own
+(``storage.local.staging``), sync them if the run's kernel cannot, and then report. The run takes over the files of a result
 that counts; only the run writes below the root of a local target. In a bucket a file appears whole, and only if none is there.
 """
 
@@ -22,7 +22,7 @@ from reshard.engine.write.uploads import Uploads
 from reshard.formats.file_map import SharedFile
 from reshard.planning.tensor_plan import TensorPlan
 from reshard.storage.host import host_name, this_kernel
-from reshard.storage.local.attempts import accept, begin_attempt, sync_attempt
+from reshard.storage.local.staging import accept, begin_attempt, sync_attempt
 from reshard.storage.location import locate
 from reshard.storage.targets import check_lease
 

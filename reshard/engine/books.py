@@ -104,13 +104,11 @@ class Books:
             self._resumed_bytes += result.moved_bytes
 
     def add(self, result: Result) -> list[Extent]:
-        """Counts a result of this run, and closes the chunks that are complete now; returns their places in local files."""
+        """Counts a result of this run, and closes the chunks that are complete now; returns their places."""
         if result.host:
             self._by_host[result.host] = self._by_host.get(result.host, 0) + result.moved_bytes
         complete = self._count(result, self._close)
         self.report_progress(self._plan.tensors[result.tensor].name)
-        if not self._output.traits.in_place:
-            return []
         return [
             Extent(f"{self._output.root}/{place.file}", place.start, chunk.stored_bytes or 0)
             for chunk in complete

@@ -30,11 +30,6 @@ class Limits(Struct, frozen=True):
     max_growth: float | None = None
 
 
-WAITING_WORKERS = 16
-WAITING_WORKER_BYTES = 32 << 20
-"""With buckets this is the default number of workers, if each gets that much memory: most of them wait for answers."""
-
-
 def limits_of(
     max_memory: int | str | None,
     workers: int | None,
@@ -45,15 +40,13 @@ def limits_of(
 
     ``places`` are the paths and URLs that are read and written: with buckets the default is more workers.
     """
-    from reshard.storage.host import default_max_memory, default_workers
-    from reshard.storage.target import traits_at
+    from reshard.storage.calls import default_workers_for
+    from reshard.storage.host import default_max_memory
 
     memory = bytes_of("max_memory", max_memory)
     memory = default_max_memory() if memory is None else memory
     if workers is None:
-        workers = default_workers()
-        if any(traits_at(place).by_requests for place in places):
-            workers = max(workers, min(WAITING_WORKERS, memory // WAITING_WORKER_BYTES))
+        workers = default_workers_for(memory, places)
     limits = Limits(memory, workers, max_growth=max_growth)
     check_limits(limits.max_memory, limits.workers)
     _check_growth(max_growth)

@@ -12,9 +12,8 @@ from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import FileMap, Place
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Index
-from reshard.storage.base import Traits
-from reshard.storage.target import TargetPlace, traits_at
-from reshard.storage.transaction import Elsewhere
+from reshard.storage.target import TargetPlace
+from reshard.storage.transaction import RemoteAccess
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -43,7 +42,7 @@ class TaskOutput(Struct, frozen=True):
     put: Put | None = None
     name: str | None = None
     uploads: Uploads | None = None
-    elsewhere: Elsewhere | None = None
+    elsewhere: RemoteAccess | None = None
     is_attempt: bool = False
     keep: Keep | None = None
 
@@ -73,13 +72,8 @@ class TargetOutput(Struct, frozen=True):
     root: str
     name: str | None = None
     uploads: Uploads | None = None
-    elsewhere: Elsewhere | None = None
+    elsewhere: RemoteAccess | None = None
     keep: Keep | None = None
-
-    @property
-    def traits(self) -> Traits:
-        """The traits of the store below ``root``."""
-        return traits_at(self.root)
 
     def places(self, tensor: str, index: Index) -> tuple[Place, ...]:
         """The places of a chunk below ``root``; none if a database stores it."""

@@ -24,6 +24,7 @@ from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.piece import Piece
 from reshard.planning.shared_reads import open_files_per_task
 from reshard.planning.tensor_plan import Fill, around
+from reshard.storage.location import is_in_bucket
 
 REQUEST_WEIGHT = 1 << 20
 """Extra weight of a task whose requests have a long latency, so that workers wait side by side."""
@@ -152,7 +153,7 @@ class ReadTasks:
 
     def _waits_for_answers(self) -> bool:
         outputs = [self._targets[own.at.target].output for own in self._fills]
-        return any(output.traits.range_bytes for output in outputs) or any(
+        return any(is_in_bucket(output.root) for output in outputs) or any(
             piece.fill is None and self._stored_far(piece.key)
             for own in self._fills
             for piece in own.fill.pieces

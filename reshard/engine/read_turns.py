@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Condition
 
-from reshard.storage.target import traits_at
+from reshard.storage.location import is_in_bucket
 
 TURN_BYTES = 4 << 20
 """Reads below this size are latency-bound and are not throttled."""
@@ -62,7 +62,7 @@ def turns_between(nbytes: int, roots: Iterable[str]) -> AbstractContextManager[R
 
     ``roots``: the folders below which it writes.
     """
-    if nbytes < TURN_BYTES or not any(traits_at(root).range_bytes for root in roots):
+    if nbytes < TURN_BYTES or not any(map(is_in_bucket, roots)):
         return nullcontext()
     return _turns.task()
 

@@ -23,7 +23,7 @@ from reshard.engine.output import TargetOutput, TaskOutput
 from reshard.engine.processes import own_processes
 from reshard.engine.task import Task
 from reshard.planning.task_memory import RECORD_BYTES
-from reshard.storage.local.writeback import Writeback
+from reshard.storage.local.syncing import Writeback
 
 
 def run_batches(

@@ -6,18 +6,16 @@ written at the end. Elsewhere each shared file is uploaded in order (``engine.wr
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 
 from reshard.checksums.crc import CRC32C, range_crc
 from reshard.errors import StorageError
 from reshard.formats.file_map import ChunkChecksum, FileMap, SharedFile, StoredRanges
-from reshard.storage.local.files import open_new, storage_errors, write_all
-from reshard.storage.local.folding import refuse_folded
+from reshard.storage.calls import each_at_once
+from reshard.storage.local.target_checks import refuse_folded
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import each_at_once
 
 
 def prepare_files(files: FileMap, root: Location) -> None:
@@ -27,9 +25,7 @@ def prepare_files(files: FileMap, root: Location) -> None:
     """
     root.make_folder()
     refuse_folded(root, files.names())
-    if root.traits.in_place:
-        for folder in files.folders():
-            (root / folder).make_folder()
+    root.make_folders(files.folders())
     if files.database is not None:
         files.database.open(root)
 
@@ -45,23 +41,10 @@ def prepare_files(files: FileMap, root: Location) -> None:
 
 
 def _prepare_shared(place: Location, file: SharedFile) -> None:
-    if place.traits.in_place:
-        write_head(place, file.head, file.nbytes)
-    elif not file.chunk_bytes:  # no chunk will begin it
+    is_made = place.write_ranges([(0, file.head)], file.nbytes)
+    if not is_made and not file.chunk_bytes:  # no chunk will begin it
         nothing = StoredRanges(file.crc)
         place.write(file.head + b"".join(insert.make(nothing) for insert in file.inserts))
-
-
-def write_head(place: Location, head: bytes, nbytes: int) -> None:
-    """Writes the beginning of a local file of ``nbytes``, which is made if it is missing; the rest of it stays."""
-    fd = open_new(place.path)
-    try:
-        with storage_errors("write", place.path):
-            os.ftruncate(fd, nbytes)
-        write_all(fd, memoryview(head), 0, place.path)
-    finally:
-        with storage_errors("close", place.path):
-            os.close(fd)
 
 
 def finish_files(
@@ -71,27 +54,25 @@ def finish_files(
 
     Arguments as for ``file_map.Finish``. Raises StorageError where the store refuses.
     """
-    if root.traits.in_place:
-        _write_inserts(files, root, checksums)
+    _write_inserts(files, root, checksums)
     if files.database is not None:
         files.database.close()
     return files.finish(root, digests, checksums)
 
 
 def _write_inserts(files: FileMap, root: Location, checksums: Iterable[ChunkChecksum]) -> None:
+    """Writes the bytes between chunks, which depend on all of them; in a bucket they were sent with the chunks."""
     shared = {name: file for name in files.shared if (file := files.shared_file(name)).inserts}
-    if not shared:
-        return
-    ranges = _stored_ranges(files, shared, root, checksums)
-    for name, file in shared.items():
-        path = (root / name).path
-        fd = open_new(path)
-        try:
-            for insert in file.inserts:
-                write_all(fd, memoryview(insert.make(ranges[name])), insert.offset, path)
-        finally:
-            with storage_errors("close", path):
-                os.close(fd)
+    ranges: dict[str, StoredRanges] = {}
+
+    def inserts(name: str) -> Iterator[tuple[int, bytes]]:
+        if not ranges:  # once, and only if they are asked for: bytes may be read again
+            ranges.update(_stored_ranges(files, shared, root, checksums))
+        for insert in shared[name].inserts:
+            yield insert.offset, insert.make(ranges[name])
+
+    for name in shared:
+        (root / name).write_ranges(inserts(name))
 
 
 def _stored_ranges(

@@ -284,13 +284,5 @@ def _some(named: Sequence[str]) -> str:
 
 def refuse_database(form: Form, traits: Traits) -> None:
     """Raises PlanError for a target in a database, where files are not written in place, or other processes write too."""
-    if traits.by_hosts and form.put_bytes(0) is not None:
-        raise PlanError(
-            "an OCDBT database is written by one process, but the tasks run in others; leave it out (ocdbt), so that chunks are files, or "
-            "convert with threads of one host (executor, part)"
-        )
-    if not traits.in_place and form.put_bytes(0) is not None:
-        raise PlanError(
-            "an OCDBT database is not written to a bucket; leave it out (ocdbt), so that chunks are objects, or write to a local "
-            "disk and copy the folder from there, commit_success.txt last"
-        )
+    if form.put_bytes(0) is not None:
+        traits.refuse_database()

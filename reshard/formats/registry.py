@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -79,7 +78,7 @@ class FoundCheckpoint(Struct, frozen=True):
         """An estimate of its leaves, and of the bytes that they take once it is opened; 0 where it cannot be read."""
         leaves = self.recognised.count_leaves(self.root)
         each = self.format.about.leaf_bytes + LAYER_PRICE * len(self.deltas)
-        return leaves, leaves * each + self.root.traits.memory_bytes
+        return leaves, leaves * each + self.root.kept_bytes
 
 
 def open_reader(source: CheckpointPath | str, record: RecordUse = "checked") -> Reader:
@@ -131,7 +130,7 @@ def viewed(root: Location, known: Format | None = None) -> Location:
 
 
 def _refuse_staged(uri: str, root: Location) -> None:
-    folder = staging_above(Path(root.path)) if root.traits.renames else None
+    folder = None if root.local is None else staging_above(root.local)
     if folder is not None:
         raise IncompleteCheckpointError(
             f"{uri} is unfinished output of reshard, below {str(folder)!r}; run the same command again to finish "

@@ -29,9 +29,9 @@ from reshard.formats.safetensors import files as safetensors
 from reshard.formats.state_dict import files as state_dict
 from reshard.formats.step_names import StepName, step_name, step_of_prefix
 from reshard.formats.tensorflow import files as tensorflow
-from reshard.storage.commit_markers import COMMIT_MARKER, is_left_unfinished
+from reshard.storage.calls import each_at_once
+from reshard.storage.commit_markers import is_left_unfinished, is_marked
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import each_at_once
 
 LARGEST_STEP = 10**18 - 1
 
@@ -156,9 +156,10 @@ def committed_among(folder: Location, names: Iterable[str]) -> list[str]:
 
 def _is_whole(step: Location) -> bool:
     """True if a folder with the name of a step may be read."""
-    if step.traits.renames:
+    marked = is_marked(step)
+    if marked is None:
         return is_orbax(step) or _has_all_files(step) or _lost_its_files(step)
-    if (step / COMMIT_MARKER).is_file():
+    if marked:
         return True
     return _has_all_files(step) and not is_orbax(step) and not is_left_unfinished(step)
 

@@ -10,12 +10,13 @@ is opened, and every listed file must still exist later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Protocol
 
 from reshard.errors import CorruptError, StorageError
 from reshard.formats.contents import Extent
+from reshard.storage.base import Store
 from reshard.storage.location import Location, open_file
 
 
@@ -39,15 +40,20 @@ class Values(Protocol):
         ...
 
 
-def read_extents(extents: Sequence[Extent]) -> dict[Extent, bytes]:
+def read_extents(store: Store, extents: Iterable[Extent]) -> dict[Extent, bytes]:
     """The bytes of values in a bucket, many at once; those that cannot be read are left out."""
-    from reshard.storage.parallel_calls import ByteRange, read_many
+    from reshard.storage.calls import ByteRange, read_many
 
-    parts = {
-        e: ByteRange(e.path, e.version, e.offset, e.length) for e in extents if e.inline is None
-    }
-    found = read_many(parts.values())
-    return {extent: found[part] for extent, part in parts.items() if part in found}
+    of_parts: dict[ByteRange, Extent] = {}
+
+    def parts() -> Iterator[ByteRange]:
+        for one in extents:
+            if one.inline is None:
+                part = ByteRange(one.path, one.version, one.offset, one.length)
+                of_parts[part] = one
+                yield part
+
+    return {of_parts[part]: data for part, data in read_many(store, parts()).items()}
 
 
 def read_extent(extent: Extent, what: str, start: int = 0, length: int | None = None) -> bytes:
@@ -101,7 +107,7 @@ class PlainFiles:
         if found is None:
             self._refuse_vanished(key, what)
             return None
-        text = self._store.traits.text(path)
+        text = str(Location(self._store, path))
         if found.kind != "file":
             raise CorruptError(f"{what}: {text} should be a plain file, but is not")
         return Extent(text, 0, found.nbytes, version=found.version)

@@ -61,15 +61,7 @@ def prepare_place(place: Location) -> None:
             continue
         except FormatError as error:
             raise FormatError(f"{str(error).rsplit('; ', 1)[0]}; {_REMEDY}") from None
-    place.make_folder()
-    if (
-        not place.traits.renames
-    ):  # a bucket may let write and not delete, so that the probe would stay
-        return
-    try:
-        (place / PROBE_NAME).write(b"")
-    finally:
-        (place / PROBE_NAME).remove()
+    place.make_folder(PROBE_NAME)
 
 
 def refuse_other_sha256(place: Location) -> None:

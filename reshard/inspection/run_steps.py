@@ -10,9 +10,9 @@ from reshard.errors import NotACheckpointError, PlanError
 from reshard.formats.registry import files_of, is_no_run, refuse_missing
 from reshard.formats.steps import begun_steps, refuse_several_words, run_steps
 from reshard.record import Record
-from reshard.storage.folder_size import FolderSize, files_size, folder_size
+from reshard.storage.calls import each_at_once
+from reshard.storage.leftovers import FolderSize, files_size, folder_size
 from reshard.storage.location import Location, locate
-from reshard.storage.parallel_calls import each_at_once
 
 
 class StepInfo(Record, frozen=True):

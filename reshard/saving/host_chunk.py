@@ -22,7 +22,6 @@ from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.saving.tensors import DeviceShard, LiveTensor
 from reshard.storage.base import ON_DISK, Traits
-from reshard.storage.target import memory_of_put
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -67,7 +66,7 @@ def chunk_bytes_needed(
     stored = math.prod(_stored_shape(spec)) * spec.itemsize
     copies = max((_copied(tensor, spec, box) for box in _kinds(spec.storage)), default=0)
     packed = 3 * stored if ocdbt else 0
-    if (put := memory_of_put(traits, stored)) is not None:
+    if (put := traits.put_bytes(stored)) is not None:
         packed = stored + put
     return copies + encoder_bytes(target.encoding, stored) + packed
 

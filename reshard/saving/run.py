@@ -31,10 +31,10 @@ from reshard.saving.plan import SavePlan, plan_save, total_bytes
 from reshard.saving.processes import ProcessGroup, check_same, local_placements, own_copies
 from reshard.saving.tree import LiveLeaf, live_leaves
 from reshard.saving.write import ChunkWriter, check_saved, for_each
-from reshard.storage.local.writeback import Writeback
+from reshard.storage.local.syncing import Writeback
 from reshard.storage.location import Location, locate
 from reshard.storage.target import recording_versions
-from reshard.storage.targets import check_new, held_target, make_durable, root_text
+from reshard.storage.targets import check_new, lock_target, make_durable, root_text
 from reshard.storage.transaction import Transaction
 
 
@@ -61,7 +61,7 @@ class OpenSave(Struct):
     @property
     def settles(self) -> bool:
         """True if this process waits for the others after an error of its own, since they write to the target's own name."""
-        return self.transaction is not None and not self.place.traits.renames
+        return self.transaction is not None and self.transaction.root == self.place
 
 
 def plan_together(
@@ -110,7 +110,7 @@ def open_save(
         if step is not None:
             place = step_folder(place, step, overwrite=options.overwrite)
         _check(place, plan, options)
-        held.append(closing.enter_context(held_target(place)))
+        held.append(closing.enter_context(lock_target(place)))
         _begin(held[0], place, options)
         return os.fsencode(str(place))
 
@@ -226,7 +226,7 @@ def _publish(opened: OpenSave, written: list[bytes]) -> bytes:
     if transaction is not None:
         parts = [json.loads(part) for part in written]
         chunks = [int(part["put"], 16) for part in parts]
-        if not opened.place.traits.renames:
+        if opened.settles:
             # Metadata that is put after a CheckpointManager has deleted the rest would look like a target.
             check_saved(plan, transaction.root, chunks, opened.put)
         root = recording_versions(transaction.root, opened.put)

@@ -25,7 +25,7 @@ from reshard.geometry.box import Box
 from reshard.saving.chunks import OwnChunk
 from reshard.saving.host_chunk import host_chunk
 from reshard.saving.plan import SavePlan
-from reshard.storage.local.writeback import Writeback
+from reshard.storage.local.syncing import Writeback
 from reshard.storage.location import Location
 from reshard.storage.target import first_changed
 

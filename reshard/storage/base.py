@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from reshard.errors import PlanError
 from reshard.storage.requests import RequestTraits
 
 FileKind = Literal["file", "folder", "other"]
@@ -29,6 +30,22 @@ class FileStatus(Struct, frozen=True):
     kind: FileKind
     nbytes: int = 0
     version: str = ""
+
+
+class ChunkWriting(Struct, frozen=True):
+    """The way in which a store takes a chunk.
+
+    Attributes:
+        in_order: true if the chunks of a shared file are written in their order, by one task.
+        put_bytes: memory beside the chunk until it is written; None if it is written in place.
+        takes_ranges: true if parts of the chunk are written in any order, by any task.
+        ends_with_chunk: true if the memory is free once the chunk is written.
+    """
+
+    in_order: bool
+    put_bytes: int | None
+    takes_ranges: bool
+    ends_with_chunk: bool
 
 
 class Traits(Struct, frozen=True):
@@ -72,8 +89,61 @@ class Traits(Struct, frozen=True):
         """True if one task must write each file, or the tasks of one batch in order."""
         return self.by_hosts or not self.in_place
 
+    @property
+    def read_ahead_bytes(self) -> int:
+        """Memory for the requests that a stream makes ahead; 0 if short reads are cheap."""
+        return READ_AHEAD_RANGES * self.range_bytes
+
+    def put_bytes(self, nbytes: int, *, in_parts: bool = False) -> int | None:
+        """Memory that a file of ``nbytes`` takes beside its bytes until it is written; None if it is written in place.
+
+        ``in_parts``: true if the bytes come in pieces, or are a piece of a larger file.
+        """
+        if self.in_place:
+            return None
+        from reshard.storage.buckets.objects import put_memory_bytes
+
+        return put_memory_bytes(nbytes, in_parts=in_parts)
+
+    def chunk_writing(
+        self, nbytes: int, *, is_shared: bool, database_bytes: int | None
+    ) -> ChunkWriting:
+        """The way in which a chunk is written here.
+
+        Args:
+            nbytes: of the chunk.
+            is_shared: true if chunks share files, as ranges of them.
+            database_bytes: memory that a database takes for the chunk; None if files hold it.
+        """
+        in_order = is_shared and self.by_one_task
+        put_bytes = self.put_bytes(nbytes, in_parts=in_order)
+        if put_bytes is None:
+            put_bytes = database_bytes
+        return ChunkWriting(
+            in_order,
+            put_bytes,
+            takes_ranges=put_bytes is None and not self.by_one_task,
+            ends_with_chunk=put_bytes is None or not (self.in_place or in_order),
+        )
+
+    def refuse_database(self) -> None:
+        """Raises PlanError: a database needs a file system, and is written by one process."""
+        if self.by_hosts:
+            raise PlanError(
+                "an OCDBT database is written by one process, but the tasks run in others; leave it out (ocdbt), so that chunks are files, or "
+                "convert with threads of one host (executor, part)"
+            )
+        if not self.in_place:
+            raise PlanError(
+                "an OCDBT database is not written to a bucket; leave it out (ocdbt), so that chunks are objects, or write to a local "
+                "disk and copy the folder from there, commit_success.txt last"
+            )
+
 
 ON_DISK = Traits()
+
+READ_AHEAD_RANGES = 3
+"""Requests that a stream has ahead of its reader: with 30 ms and 90 MB/s for each, one worker reads at some 200 MB/s."""
 
 
 class Entry(Struct, frozen=True):
@@ -167,7 +237,7 @@ class Store(Protocol):
     def write(self, path: str, data: bytes | memoryview | Pieces, how: WriteMode = "whole") -> str:
         """Writes a whole file; returns its version, "" if files have none.
 
-        A store that does not write in place keeps some of the pieces in memory (``target.memory_of_put``).
+        A store that does not write in place keeps some of the pieces in memory (``Traits.put_bytes``).
         """
         ...
 

@@ -54,6 +54,7 @@ def valid_lines(content: bytes) -> Iterator[bytes]:
 
 def _valid(line: bytes) -> bytes | None:
     data = line[_CRC_BYTES:-1]
+    # Against a line that a killed writer left in part, and one that was damaged later.
     whole = line.endswith(b"\n") and line[:_CRC_BYTES] == b"%08x " % zlib.crc32(data)
     return data if whole else None
 
@@ -63,6 +64,7 @@ class LineFile:
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
+        # O_NOFOLLOW: against a link to another file, which would be emptied.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         with storage_errors("create", path):
             self._fd = os.open(path, flags, 0o666)

@@ -25,6 +25,16 @@ _NUMBER = "reshardrun"
 """The name of the attribute; Azure takes letters and digits only."""
 
 
+def markers_at(place: Location) -> dict[str, bytes]:
+    """The files that mark a checkpoint as complete; none if a rename gives it its name."""
+    return {} if place.traits.renames else {COMMIT_MARKER: COMMITTED}
+
+
+def is_marked(place: Location) -> bool | None:
+    """True if the marker of a complete checkpoint is there; None if its name alone shows that it is complete."""
+    return None if place.traits.renames else (place / COMMIT_MARKER).is_file()
+
+
 def is_left_unfinished(target: Location) -> bool:
     """True if all that is below a target is the leftover of an unfinished run of reshard; always False if the store renames folders.
 

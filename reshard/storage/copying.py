@@ -11,9 +11,9 @@ from contextlib import closing
 from reshard.checksums.crc import range_crc32c
 from reshard.errors import StorageError
 from reshard.storage.base import FileStatus, OpenFile
-from reshard.storage.local.files import close_after_reading, read_at
+from reshard.storage.local.files import OpenFiles, close_after_reading, read_at
 from reshard.storage.location import Location, is_in_bucket
-from reshard.storage.target import record_version
+from reshard.storage.target import TargetPlace, record_version
 
 PIECE_BYTES = 1 << 20
 
@@ -44,7 +44,7 @@ def copy_file(
         record_version(target, version)
         return
     with closing(source.open(status.version, what)) as file:
-        pieces = _pieces(file, max(PIECE_BYTES, source.traits.range_bytes))
+        pieces = _pieces(file, source.read_bytes(PIECE_BYTES))
         target.write_pieces(pieces, status.nbytes)
 
 
@@ -53,7 +53,7 @@ def copied_by_store(source: Location, target: Location, status: FileStatus) -> s
 
     To be called if ``can_copy`` is true; no file may be at the target yet.
     """
-    from reshard.storage.buckets.copies import copy_within
+    from reshard.storage.buckets.store import copy_within
 
     return copy_within(source, status, target)
 
@@ -62,7 +62,7 @@ def can_copy(source: str, target: str, nbytes: int) -> bool:
     """True if one bucket has both places, and a file of ``nbytes`` is worth a copy by the store itself."""
     if not (is_in_bucket(source) and is_in_bucket(target)):
         return False
-    from reshard.storage.buckets.copies import is_worth_it
+    from reshard.storage.buckets.store import is_worth_it
 
     return is_worth_it(source, target, nbytes)
 
@@ -71,7 +71,7 @@ def is_copied_by_store(source: str, version: str, target: str, nbytes: int) -> b
     """True if ``copied_by_store`` will most likely copy a file in this version."""
     if not can_copy(source, target, nbytes):
         return False
-    from reshard.storage.buckets.copies import is_provable
+    from reshard.storage.buckets.store import is_provable
 
     return is_provable(source, version)
 
@@ -97,6 +97,27 @@ def cloned(source: str, offset: int, nbytes: int, fd: int, path: str, at: int = 
         return None
     finally:
         close_after_reading(made)
+
+
+def share_with_target(
+    source: str,
+    offset: int,
+    nbytes: int,
+    place: TargetPlace,
+    file: str,
+    at: int,
+    *,
+    is_shared: bool,
+) -> bool:
+    """Gives a file of a target, from ``at``, the blocks of another file, as ``cloned`` does; False if it was not done.
+
+    ``is_shared``: chunks share the target's file, which must exist.
+    """
+    if not place.in_place:
+        return False
+    with OpenFiles(place.root, 1, is_there=place.is_attempt) as files:
+        fd = files.fd(file, is_shared=is_shared)
+        return share_blocks(source, offset, nbytes, fd, at)
 
 
 def share_blocks(source: str, offset: int, nbytes: int, fd: int, at: int = 0) -> bool:

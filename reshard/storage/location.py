@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from reshard.errors import StorageError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits
-from reshard.storage.buckets.urls import is_bucket_scheme, other_scheme, parse_url
-from reshard.storage.local.files import make_folder, storage_errors
+from reshard.storage.buckets.clouds import is_bucket_scheme, other_scheme, parse_url
+from reshard.storage.local.files import make_folder, open_new, storage_errors, write_all
 from reshard.storage.local.store import LOCAL, LocalStore, bytes_left, file_states
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -54,6 +54,20 @@ class Location(Struct, frozen=True):
     def parent(self) -> Location:
         """Its parent folder."""
         return Location(self.store, self.path.rstrip("/").rpartition("/")[0])
+
+    @property
+    def local(self) -> Path | None:
+        """Its path on the local file system; None in a bucket."""
+        return Path(self.path) if isinstance(self.store, LocalStore) else None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that its store keeps: the listing of a view of a bucket."""
+        return self.traits.memory_bytes
+
+    def read_bytes(self, near: int, most: int = 1 << 62) -> int:
+        """The size of one read: ``near`` if short reads are cheap, else the best size of a request, at most ``most``."""
+        return min(self.traits.range_bytes, most) or near
 
     def status(self, what: str = "") -> FileStatus | None:
         """The status of the path, links followed; None if nothing is there."""
@@ -105,14 +119,50 @@ class Location(Struct, frozen=True):
         """Writes it as a whole file, durably, replacing an existing one."""
         self.store.write(self.path, data, "replace")
 
+    def write_ranges(
+        self, ranges: Iterable[tuple[int, bytes | memoryview]], nbytes: int | None = None
+    ) -> bool:
+        """Writes bytes at offsets of a file, which is made if it is missing; the rest of it stays, and nothing is synced.
+
+        False, without asking for any range, if the store takes files in order only. ``nbytes``: the size that the file gets first.
+        """
+        if not self.traits.in_place:
+            return False
+        fd = open_new(self.path)
+        try:
+            if nbytes is not None:
+                with storage_errors("write", self.path):
+                    os.ftruncate(fd, nbytes)
+            for offset, data in ranges:
+                write_all(fd, memoryview(data), offset, self.path)
+        finally:
+            with storage_errors("close", self.path):
+                os.close(fd)
+        return True
+
     def remove(self) -> None:
         """Removes the file, if it is there."""
         self.store.remove(self.path)
 
-    def make_folder(self) -> None:
-        """Makes the folder and missing parents, if the store has folders."""
+    def make_folder(self, probe: str = "") -> None:
+        """Makes the folder and missing parents, if the store has folders.
+
+        ``probe``: the name of a file that is written and removed on a disk, to test that files can be written.
+        """
+        if not self.traits.has_folders:
+            return  # and no probe: a bucket may let write and not delete, so that it would stay
+        make_folder(self.path)
+        if probe:
+            try:
+                (self / probe).write(b"")
+            finally:
+                (self / probe).remove()
+
+    def make_folders(self, names: Iterable[str]) -> None:
+        """Makes folders below it, if the store has folders."""
         if self.traits.has_folders:
-            make_folder(self.path)
+            for name in names:
+                make_folder(join(self.path, name))
 
     def free_bytes(self) -> int | None:
         """Bytes that may still be written here; None if no limit is known."""
@@ -129,7 +179,7 @@ class Location(Struct, frozen=True):
         """
         if not self.traits.by_requests:
             return self
-        from reshard.storage.buckets.folders import remembered
+        from reshard.storage.buckets.views import remembered
 
         return Location(remembered(self.store, self.path), self.path)
 
@@ -211,16 +261,22 @@ def real_text(place: Location) -> str:
     return os.path.realpath(place.path) if isinstance(place.store, LocalStore) else str(place)
 
 
-def stamp(place: Location) -> tuple[int, ...] | None:
+def stamp(
+    place: Location, files_of: Callable[[Location], Sequence[Location] | None] | None = None
+) -> tuple[object, ...] | None:
     """A stamp that changes when another folder or file replaces a local one; None if nothing is there.
+
+    ``files_of`` finds the files of a prefix, or None; it is called for a local place only.
 
     A new folder may reuse an inode, but not also the time. In a bucket the stamp is always the same: reads ask for the
     listed versions, so that changed objects are refused.
     """
-    if not isinstance(place.store, LocalStore):
+    if (path := place.local) is None:
         return ()
+    if files_of is not None and (files := files_of(place)) is not None:
+        return tuple(map(stamp, files))
     try:
-        found = Path(place.path).stat()
+        found = path.stat()
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns
@@ -289,8 +345,7 @@ def open_range(
     file = open_file(text, version, what)
     if not ahead_bytes or "://" not in text:
         return file
-    from reshard.storage.buckets.file import RANGE_BYTES
-    from reshard.storage.buckets.read_ahead import ReadAhead
+    from reshard.storage.buckets.file import RANGE_BYTES, ReadAhead
 
     return ReadAhead(file, start, end, ahead_bytes, RANGE_BYTES, is_pinned=bool(version))
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from reshard.errors import PlanError, TargetBusyError, TargetExistsError
-from reshard.storage.local.attempts import accept
+from reshard.storage.local.staging import accept
 from reshard.storage.local.syncing import fsync, sync_tree
-from reshard.storage.local.transaction import held_part_folder, part_staging, remove_part_folders
-from reshard.storage.location import Location
+from reshard.storage.local.transaction import lock_part_folder, part_staging, remove_part_folders
+from reshard.storage.location import Location, is_in_bucket
 from reshard.storage.targets import is_local, state_of
 from reshard.storage.transaction import Transaction
 
@@ -59,7 +59,7 @@ def parse_part(text: object) -> Part:
     return part
 
 
-def held_part(
+def lock_part(
     target: Location, part: Part, *, unsafe: bool = False, state: str | None = None
 ) -> AbstractContextManager[Transaction]:
     """The transaction of one part, as its last run left it; no other process can have it in the block.
@@ -68,10 +68,19 @@ def held_part(
     this part.
     """
     if is_local(target):
-        return held_part_folder(Path(target.path), part.folder)
-    from reshard.storage.buckets.target.held import held_part_objects
+        return lock_part_folder(Path(target.path), part.folder)
+    from reshard.storage.buckets.transaction import lock_part_in_bucket
 
-    return held_part_objects(target, part.folder, unsafe=unsafe, state=state)
+    return lock_part_in_bucket(target, part.folder, unsafe=unsafe, state=state)
+
+
+def refuse_replacing(target: str) -> None:
+    """Raises PlanError for parts that would overwrite a target in a bucket."""
+    if is_in_bucket(target):
+        raise PlanError(
+            f"parts do not overwrite the target {target} in a bucket, where each would have to remove it first; remove it, or choose "
+            "another name"
+        )
 
 
 def part_root(target: Location, part: Part) -> str:
@@ -93,7 +102,7 @@ def parts_request(target: Location, state: str | None = None) -> bytes | None:
 def claim_request(target: Location, data: bytes, state: str | None = None) -> bytes:
     """Records the request of the parts of a target unless one is recorded; returns the recorded one."""
     place = _request(target, state)
-    with suppress(TargetExistsError):
+    with suppress(TargetExistsError):  # another part was first: its request counts
         place.write_new(data)
     found = parts_request(target, state)
     return data if found is None else found
@@ -122,7 +131,7 @@ def seal_part(target: Location, part: Part, transaction: Transaction, record: st
         transaction.close()
         return
     staging = part_staging(Path(target.path), part.folder)
-    sync_tree(staging.root)
+    sync_tree(staging.root)  # before the record, which says that the files are durable
     transaction.append(record)
     transaction.close()
     fsync(staging.journal)
@@ -140,7 +149,7 @@ def remove_parts(target: Location, state: str | None = None) -> None:
     """Removes the folders of all parts. TargetBusyError, naming the part, if one is at work."""
     for part in parts_of(target, state):
         try:
-            with held_part(target, part, unsafe=True, state=state) as transaction:
+            with lock_part(target, part, unsafe=True, state=state) as transaction:
                 transaction.abort()
         except TargetBusyError as error:
             raise TargetBusyError(f"part {part}: {error}") from None

@@ -1,9 +1,12 @@
-"""TargetPlace: the folder for a target's files, on a disk, in a bucket, or in the attempt of another host."""
+"""Writing to a target: its place on a disk, in a bucket or in an attempt, and a file that is sent in order while it is made."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from msgspec import Struct
@@ -26,30 +29,33 @@ class TargetPlace(Struct, frozen=True):
 
     Attributes:
         root: the text of the folder, a local path or a URL.
-        is_attempt: true if it is the folder of an attempt (``storage.local.attempts``); tasks make all files in it.
+        is_attempt: true if it is the folder of an attempt (``storage.local.staging``); tasks make all files in it.
     """
 
     root: str
     is_attempt: bool = False
 
     @property
-    def traits(self) -> Traits:
-        """The traits of its store."""
-        return traits_at(self.root)
+    def in_place(self) -> bool:
+        """True if a range of a file can be written, and written again; else files are written whole, each in one piece."""
+        return traits_at(self.root).in_place
 
 
 def write(
-    place: TargetPlace, file: str, offset: int | None, data: Sequence[bytes | memoryview]
+    place: TargetPlace,
+    file: str,
+    offset: int | None,
+    data: Sequence[bytes | memoryview],
+    join: Callable[[Sequence[bytes | memoryview]], bytes | memoryview] = b"".join,
 ) -> str:
     """Writes consecutive bytes: a whole file, or from an offset of a file that several writers share.
 
-    Returns the version of the file, "" if files have none. In a store that does not write in place, ``data`` is one piece.
-    Nothing is synced. A shared file must exist, except in an attempt.
+    Returns the version of the file, "" if files have none. ``join`` makes one piece of ``data`` for a store that does not
+    write in place. Nothing is synced. A shared file must exist, except in an attempt.
     """
     path = f"{place.root}/{file}"
-    if not place.traits.in_place:
-        (whole,) = data
-        return locate(path).write(whole)
+    if not place.in_place:
+        return locate(path).write(join(data))
     if place.is_attempt:
         fd = open_new(path, place.root)
     else:
@@ -121,18 +127,6 @@ def traits_at(place: object) -> Traits:
         return ON_DISK
 
 
-def memory_of_put(traits: Traits, nbytes: int, *, in_parts: bool = False) -> int | None:
-    """Memory that a file of ``nbytes`` takes beside its bytes until it is written; None if it is written in place.
-
-    ``in_parts``: true if the bytes come in pieces, or are a piece of a larger file.
-    """
-    if traits.in_place:
-        return None
-    from reshard.storage.buckets.objects import put_memory_bytes
-
-    return put_memory_bytes(nbytes, in_parts=in_parts)
-
-
 def upload_parts(traits: Traits, nbytes: int) -> int:
     """The number of parts in which a file of ``nbytes`` in pieces is uploaded; 0 if it is put whole, or written in place."""
     if traits.in_place:
@@ -181,3 +175,119 @@ def first_changed(listed: Location, put: Mapping[str, str]) -> str | None:
         if found is None or (version and found.version != version):
             return listed.traits.text(path)
     return None
+
+
+PIECE_BYTES = 8 << 20
+_LOOK_S = 1.0
+"""Seconds between checks that the thread still lives."""
+
+
+class _AbortedError(Exception):
+    """Ends an upload."""
+
+
+class Upload:
+    """One file in the making; used by one thread at a time. It appears when ``finish`` returns, or not at all.
+
+    Args:
+        check: called after the last byte and before the file appears; an error that it raises ends the upload.
+
+    Attributes:
+        done_bytes: number of bytes that were added.
+    """
+
+    def __init__(
+        self, place: Location, nbytes: int, check: Callable[[], None] | None = None
+    ) -> None:
+        self.done_bytes = 0
+        self._place = place
+        self._nbytes = nbytes
+        self._check = check
+        self._piece = bytearray()
+        self._pieces: queue.Queue[bytes | bytearray | None] = queue.Queue(maxsize=1)
+        self._is_aborted = False
+        self._version = ""
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="reshard.upload", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every byte was added."""
+        return self.done_bytes == self._nbytes
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Adds bytes, which may change afterwards; waits for a slower store. Raises the store's errors."""
+        rest = memoryview(data).cast("B")
+        self.done_bytes += len(rest)
+        while len(rest):
+            taken = rest[: PIECE_BYTES - len(self._piece)]
+            self._piece += taken
+            rest = rest[len(taken) :]
+            if len(self._piece) == PIECE_BYTES:
+                self._hand_over()
+
+    def finish(self) -> str:
+        """Ends the file after its last byte; returns its version."""
+        if self._piece:
+            self._hand_over()
+        self._put(None)
+        self._thread.join()
+        self._raise()
+        return self._version
+
+    def abort(self) -> None:
+        """Ends the upload early; nothing of the file is stored."""
+        self._is_aborted = True
+        with self._pieces.mutex:
+            self._pieces.queue.clear()
+            self._pieces.not_full.notify_all()
+        self._put(None)
+        self._thread.join()
+
+    def _hand_over(self) -> None:
+        piece, self._piece = self._piece, bytearray()
+        self._put(piece)
+
+    def _put(self, piece: bytearray | None) -> None:
+        while self._thread.is_alive():
+            try:
+                self._pieces.put(piece, timeout=_LOOK_S)
+                return
+            except queue.Full:
+                continue
+        if piece is not None:
+            self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._version = self._place.write_pieces(self._given(), self._nbytes)
+        except _AbortedError:
+            return
+        except StorageError as error:
+            self._error = self._error or error
+        except BaseException as error:  # noqa: BLE001  raised by whoever writes
+            if not self._is_aborted:
+                self._error = self._error or error
+
+    def _given(self) -> Iterator[memoryview]:
+        while (piece := self._pieces.get()) is not None:
+            yield memoryview(piece)
+        if self._is_aborted:
+            raise _AbortedError
+        if self._check is not None:
+            self._error = _raised_by(
+                self._check
+            )  # against a run that has lost the target meanwhile
+            if self._error is not None:
+                raise _AbortedError
+
+
+def _raised_by(check: Callable[[], None]) -> BaseException | None:
+    """The error of a call in a thread of its own: no other request is possible within the client of a bucket."""
+    with ThreadPoolExecutor(1, "reshard.check") as threads:
+        return threads.submit(check).exception()

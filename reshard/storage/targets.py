@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from reshard.errors import PlanError
 from reshard.storage.local import target_checks
 from reshard.storage.local.files import storage_errors
-from reshard.storage.local.finished_output import remove_from_disk, stamp_on_disk
-from reshard.storage.local.prefix_files import check_prefix
-from reshard.storage.local.publishing import finish_published
+from reshard.storage.local.publishing import check_prefix, finish_published
 from reshard.storage.local.staging import FILES_OF_PREFIX, staging_for
 from reshard.storage.local.store import LocalStore
 from reshard.storage.local.syncing import sync_files
 from reshard.storage.local.target_checks import refuse_overlap
-from reshard.storage.local.transaction import held_folder as held_local
+from reshard.storage.local.transaction import lock_folder as held_local
+from reshard.storage.local.transaction import remove_from_disk, stamp_on_disk
 from reshard.storage.location import Location, is_in_bucket, local_path, locate
 from reshard.storage.transaction import Transaction
 
@@ -51,7 +51,7 @@ def check_place(target: Location, source: Location, *, overwrite: bool, file: st
 def check_new(target: Location, *, overwrite: bool, file: str = "") -> None:
     """Refuses a target that exists, unless it may be overwritten, or is an empty folder in place of a future folder.
 
-    ``file`` as for ``held_target``.
+    ``file`` as for ``lock_target``.
     """
     if is_local(target) and file == FILES_OF_PREFIX:
         check_prefix(Path(target.path))
@@ -59,12 +59,12 @@ def check_new(target: Location, *, overwrite: bool, file: str = "") -> None:
     if is_local(target):
         target_checks.check_new_path(Path(target.path), overwrite=overwrite, is_file=bool(file))
         return
-    from reshard.storage.buckets.target.checks import check_new_in_bucket
+    from reshard.storage.buckets.targets import check_new_in_bucket
 
     check_new_in_bucket(target, overwrite=overwrite, file=file)
 
 
-def held_target(
+def lock_target(
     target: Location, file: str = "", *, unsafe: bool = False, state: str | None = None
 ) -> AbstractContextManager[Transaction]:
     """The transaction of a target, as the last run left it; no other run can have it in the block.
@@ -76,9 +76,9 @@ def held_target(
     """
     if is_local(target):
         return held_local(Path(target.path), file)
-    from reshard.storage.buckets.target.held import held_objects
+    from reshard.storage.buckets.transaction import lock_in_bucket
 
-    return held_objects(target, unsafe=unsafe, state=state)
+    return lock_in_bucket(target, unsafe=unsafe, state=state)
 
 
 def stamp_of_finished(output: Location, records: Sequence[str]) -> str | None:
@@ -89,7 +89,7 @@ def stamp_of_finished(output: Location, records: Sequence[str]) -> str | None:
     """
     if is_local(output):
         return stamp_on_disk(Path(output.path), records)
-    from reshard.storage.buckets.target.finished_output import stamp_in_bucket
+    from reshard.storage.buckets.targets import stamp_in_bucket
 
     return stamp_in_bucket(output, records)
 
@@ -105,7 +105,7 @@ def remove_finished(output: Location, stamp: str, records: Sequence[str], aside:
     """
     if is_local(output):
         return remove_from_disk(Path(output.path), stamp, records, aside)
-    from reshard.storage.buckets.target.finished_output import remove_from_bucket
+    from reshard.storage.buckets.targets import remove_from_bucket
 
     return remove_from_bucket(output, stamp, records)
 
@@ -119,16 +119,25 @@ def state_of(target: Location, state: str | None = None) -> Location:
     """The folder of a run to a target, with its records, and its lock or lease."""
     if is_local(target):
         return locate(staging_for(Path(target.path)).folder)
-    from reshard.storage.buckets.target.held import state_folder
+    from reshard.storage.buckets.transaction import state_folder
 
     return state_folder(target, state)
+
+
+def refuse_state(target: str) -> None:
+    """Raises PlanError for a folder of records if the target is on a disk: its records are beside it."""
+    if not is_in_bucket(target):
+        raise PlanError(
+            f"state is where runs to buckets are recorded, but the target {target!r} is on a disk, beside which its record is kept; leave it "
+            "out (state)"
+        )
 
 
 def has_leftovers(target: Location, file: str = "", state: str | None = None) -> bool:
     """True if an unfinished or active run has left or uses a folder beside the target."""
     if is_local(target):
         return os.path.lexists(staging_for(Path(target.path), file).folder)
-    from reshard.storage.buckets.target.checks import has_state
+    from reshard.storage.buckets.targets import has_state
 
     return has_state(target, state)
 
@@ -137,7 +146,7 @@ def count_uploads(target: Location) -> int | None:
     """The number of uploads in parts that were left below a target; None if it is not known."""
     if is_local(target):
         return 0
-    from reshard.storage.buckets.target.unfinished_uploads import uploads_below
+    from reshard.storage.buckets.aws import uploads_below
 
     found = uploads_below(target)
     return None if found is None else len(found)
@@ -147,7 +156,7 @@ def remove_uploads(target: Location) -> int | None:
     """Removes uploads in parts left below a target that the caller holds; returns their number, None if it is not known."""
     if is_local(target):
         return 0
-    from reshard.storage.buckets.target.unfinished_uploads import abort_uploads
+    from reshard.storage.buckets.aws import abort_uploads
 
     return abort_uploads(target)
 
@@ -172,11 +181,11 @@ def make_name_durable(target: Location) -> None:
 def check_lease(lease: str, run: str) -> None:
     """Raises TargetBusyError unless a run still has the lease at a URL; for tasks of that run on other hosts."""
     from reshard.storage.buckets.store import BucketStore
-    from reshard.storage.buckets.target.checks import check_held
+    from reshard.storage.buckets.targets import refuse_lost_lease
 
     place = locate(lease)
     if isinstance(place.store, BucketStore):
-        check_held(place.store, place.path, run)
+        refuse_lost_lease(place.store, place.path, run)
 
 
 def device_of(target: Location) -> int | None:

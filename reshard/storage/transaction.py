@@ -5,14 +5,14 @@ so that a later run can resume; they are texts, and opaque to the store.
 
 The order of the calls; those in brackets are optional::
 
-    a new run       begin                                              } [open_elsewhere]  append…  [close_elsewhere]  close
+    a new run       begin                                              } [open_to_tasks]  append…  [close_to_tasks]  close
     a resumed run   earlier  adopt  records  files  remove…  rewrite   }
     commit          mark  [written]  [staged]  commit  abort
     abort           abort
 
 A run commits after it has closed its records. ``abort`` after ``commit`` removes temporary files; the target stays. A run that
 calls neither leaves its work for a later run to resume. After an error of ``commit``, ``is_committed`` tests if the target has
-appeared. ``take_back`` comes before the ``abort`` that removes a finished target.
+appeared. ``unpublish`` comes before the ``abort`` that removes a finished target.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Earlier(Struct, frozen=True):
     recorded_ns: int | None = None
 
 
-class Elsewhere(Struct, frozen=True):
+class RemoteAccess(Struct, frozen=True):
     """The facts of a transaction for tasks outside of the process that holds it.
 
     Attributes:
@@ -119,19 +119,22 @@ class TargetFiles(Protocol):
         """Every file below ``root``, by its path from there."""
         ...
 
-    def remove(self, file: str) -> None:
-        """Removes a file below ``root``, if it is there."""
+    def remove(self, file: str, offset: int | None = None, /) -> None:
+        """Removes a file below ``root``, if it is there.
+
+        ``offset``: of a range of it that is written again; the file stays if the store can write over the range.
+        """
         ...
 
-    def adopt(self) -> None:
+    def keep_files(self) -> None:
         """Secures the files of the resumed run, before any of them is removed."""
         ...
 
-    def open_elsewhere(self) -> Elsewhere:
+    def open_to_tasks(self) -> RemoteAccess:
         """Prepares for tasks in other processes, on any host. Tasks of earlier runs have no effect from now on."""
         ...
 
-    def close_elsewhere(self) -> None:
+    def close_to_tasks(self) -> None:
         """Ensures that such tasks have no further effect on the target, nor on a later run."""
         ...
 
@@ -182,7 +185,7 @@ class Transaction(Records, TargetFiles, Protocol):
         """True if the files of this transaction are the target already. False if that cannot be looked up."""
         ...
 
-    def take_back(self, index: str) -> None:
+    def unpublish(self, index: str) -> None:
         """Makes the finished target an unfinished one, which ``abort`` removes.
 
         ``index``: the file that goes first if files are removed one by one, as in buckets.

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -66,10 +65,10 @@ def migrate_records(settings: Settings) -> str:
 def _check(settings: Settings) -> None:
     load_tokens(settings)
     for name, place in settings.roots.items():
-        if not place.traits.renames:
+        path = place.local
+        if path is None:
             _check_bucket(name, place)
             continue
-        path = Path(place.path)
         if not path.is_dir():
             raise ReshardError(
                 f"the root {name!r} is {str(path)!r}, which is not a folder; create it, or correct the path"

@@ -94,7 +94,7 @@ def test_what_cannot_be_read_back_within_the_memory_is_refused_before_it_is_writ
     reshard.convert(tmp_path / "source", packed, compression="blosc")
     keep = {"compression": "keep", **limits}
     assert reshard.convert(packed, tmp_path / "copy", **keep).tensors[0].strategy == "copy"
-    monkeypatch.setattr(lock_targets, "held_target", None)
+    monkeypatch.setattr(lock_targets, "lock_target", None)
     with pytest.raises(
         MemoryBudgetError, match=r"to read 'w', .* but 10 MiB are allowed"
     ) as caught:

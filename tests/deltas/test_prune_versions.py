@@ -12,7 +12,7 @@ import pytest
 
 import reshard
 from reshard.cli.app import run
-from reshard.storage.local.staging import held
+from reshard.storage.local.staging import lock_staging
 from tests.delta_layout import bytes_of, changed, stored, write_delta, write_full
 from tests.emulators.buckets import Bucket
 from tests.robustness.crash.killing import Point, run_call_killed
@@ -91,7 +91,7 @@ def test_a_version_that_cannot_be_read_stops_it(tmp_path: Path) -> None:
 def test_a_version_that_a_run_writes_is_refused(tmp_path: Path) -> None:
     publish(tmp_path)
     with (
-        held(tmp_path / "weight_v000002"),
+        lock_staging(tmp_path / "weight_v000002"),
         pytest.raises(reshard.TargetBusyError, match="weight_v000002' now"),
     ):
         reshard.clean_versions(tmp_path, 1)
@@ -107,7 +107,7 @@ def test_at_least_one_is_kept(keep: object, tmp_path: Path) -> None:
 
 
 DISSOLVE = "reshard.storage.local.transaction:dissolve"
-TAKE_BACK = "reshard.storage.local.transaction:LocalTransaction.take_back"
+TAKE_BACK = "reshard.storage.local.transaction:LocalTransaction.unpublish"
 POINTS = [
     Point(place, when, number)
     for place in (TAKE_BACK, DISSOLVE)
@@ -151,7 +151,7 @@ def test_in_a_bucket(
     kind: str, stop: int | None, request: pytest.FixtureRequest, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    from reshard.storage.buckets.target.transaction import ObjectTransaction
+    from reshard.storage.buckets.transaction import ObjectTransaction
 
     bucket: Bucket = request.getfixturevalue(kind)
     publish(tmp_path)

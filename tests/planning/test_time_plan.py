@@ -15,13 +15,13 @@ from reshard.planning.request_plan import RequestPlan
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.planning.time_plan import Hosts, TimePlan
 from reshard.planning.times import plan_time
-from reshard.storage.buckets.clouds import REQUESTS
+from reshard.storage.buckets.clouds import CLOUDS
 from reshard.storage.requests import Requests, RequestTraits
 from tests.planning.timed_plans import GB, move, plan
 
 DISK = RequestTraits()
 FILES = (DISK, [DISK])
-S3 = (REQUESTS["s3"], [REQUESTS["s3"]])
+S3 = (CLOUDS["s3"].requests, [CLOUDS["s3"].requests])
 
 
 def test_processors_share_the_work_of_files() -> None:
@@ -100,7 +100,7 @@ def test_of_several_targets_those_in_buckets_are_sent() -> None:
     plans = Plan((TensorPlan((here,)),), 1 << 30, 4), Plan((TensorPlan((there,)),), 1 << 30, 4)
     shared = MultiPlan(plans, (Read.of([FillAt(0, 0), FillAt(1, 0)], [here], here.units),))
     sent = RequestPlan(data=Requests(put=5, sent_bytes=5 * GB))
-    ends = DISK, [DISK, REQUESTS["gs"]]
+    ends = DISK, [DISK, CLOUDS["gs"].requests]
     assert plan_time(shared, *ends, Hosts(1, 4, 1e9), sent).network_s == pytest.approx(5)
     assert plan_time(shared, *ends, Hosts(4, 4, 1e9), sent).network_s == pytest.approx(2)
 

@@ -39,7 +39,7 @@ def test_two_records_of_the_same_code_are_equal(recorded: Record, tmp_path: Path
 
 def test_a_slow_machine_records_the_same(recorded: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     hours = itertools.count(0, 3600)
-    target = "reshard.storage.buckets.target"
+    target = "reshard.storage.buckets"
     monkeypatch.setattr(f"{target}.segments.time", SimpleNamespace(monotonic=lambda: next(hours)))
     monkeypatch.setattr(f"{target}.lease.now_s", lambda: float(next(hours)))
     monkeypatch.setattr(f"{target}.transaction._TICK_S", 0.001)

@@ -9,8 +9,8 @@ import pytest
 from msgspec import Struct
 
 from reshard.storage.base import Traits
+from reshard.storage.calls import REQUESTS_AT_ONCE, each_at_once
 from reshard.storage.local.store import LOCAL
-from reshard.storage.parallel_calls import REQUESTS_AT_ONCE, each_at_once
 
 
 class FarStore(Struct):

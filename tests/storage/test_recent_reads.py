@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from reshard.storage import recent_reads
+from reshard.storage import calls
 from reshard.storage.base import FileStatus
+from reshard.storage.calls import read_part
 from reshard.storage.location import Location, locate
-from reshard.storage.recent_reads import read_part
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Location:
-    monkeypatch.setattr(recent_reads, "_READS", recent_reads._RecentReads())
+    monkeypatch.setattr(calls, "_READS", calls._RecentReads())
     (tmp_path / "f").write_bytes(b"0123456789")
     return locate(tmp_path / "f")
 
@@ -40,8 +40,8 @@ def test_without_a_version_it_is_read_each_time(file: Location) -> None:
 
 
 def test_what_is_kept_is_bounded(file: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_reads, "MOST_BYTES", 5)
-    monkeypatch.setattr(recent_reads, "_LARGEST_BYTES", 4)
+    monkeypatch.setattr(calls, "MOST_BYTES", 5)
+    monkeypatch.setattr(calls, "_LARGEST_BYTES", 4)
     found = FileStatus("file", 10, "v1")
     parts = [(0, 3), (3, 2), (5, 2), (0, 5)]
     before = [read_part(file, found, *part) for part in parts]

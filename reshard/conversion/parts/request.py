@@ -32,8 +32,7 @@ from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.read_layout import parse_layout
 from reshard.planning.target_layouts import Layout, SameAxes
-from reshard.storage.location import locate
-from reshard.storage.parts import Part, claim_request
+from reshard.storage.parts import Part, claim_request, refuse_replacing
 
 FORMAT = "reshard.parts"
 VERSION = 1
@@ -166,14 +165,11 @@ def checked_again(path: str, options: Mapping[str, Any], limits: Limits) -> Chec
 
 def refuse_overwriting(target: CheckedTarget) -> None:
     """Raises PlanError for parts that would overwrite a target in a bucket."""
-    if target.options.overwrite and not locate(target.target).traits.renames:
-        raise PlanError(
-            f"parts do not overwrite the target {target.target} in a bucket, where each would have to remove it first; remove it, or choose "
-            "another name"
-        )
+    if target.options.overwrite:
+        refuse_replacing(target.target)
 
 
-def agree(scope: Scope, job: TargetJob, chosen: CheckpointPath) -> None:
+def check_same_request(scope: Scope, job: TargetJob, chosen: CheckpointPath) -> None:
     """Makes sure that a part, or a commit, belongs to the conversion of the other parts; the first part records it.
 
     Raises ResumeError where it is of another source, other options or another plan.

@@ -32,7 +32,7 @@ from reshard.formats.carry_out import prepare_files
 from reshard.formats.registry import open_reader
 from reshard.planning.multi_plan import MultiPlan
 from reshard.storage.location import Location, locate
-from reshard.storage.parts import Part, held_part, parts_of, parts_request, seal_part, take_files
+from reshard.storage.parts import Part, lock_part, parts_of, parts_request, seal_part, take_files
 from reshard.storage.transaction import Records, Transaction
 
 RESULTS_AT_ONCE = 256
@@ -80,7 +80,7 @@ def _is_made_by_us(place: Location) -> bool:
         return False
 
 
-def held_parts(
+def locked_parts(
     stack: ExitStack, place: Location, count: int, state: str | None
 ) -> dict[Part, Transaction]:
     """The parts that were begun, held until the stack ends; TargetBusyError where one is at work."""
@@ -88,7 +88,7 @@ def held_parts(
     found: dict[Part, Transaction] = {}
     for part in begun:
         try:
-            found[part] = stack.enter_context(held_part(place, part, unsafe=True, state=state))
+            found[part] = stack.enter_context(lock_part(place, part, unsafe=True, state=state))
         except TargetBusyError as error:
             raise TargetBusyError(
                 f"part {part} of {place} is at work now; wait for it, and commit then: {error}"
@@ -149,7 +149,7 @@ def _is_sealed(transaction: Records, part: Part) -> bool:
 def take_over(target: OpenTarget) -> None:
     """Makes the work of the parts the target's own. On a disk the target was begun before, in a bucket it was not."""
     parts = target.parts
-    if not target.transaction.root.traits.renames:
+    if target.has_files_of_parts:
         _take_over_in_bucket(target)
         return
     for part, transaction in sorted(parts.items()):
@@ -162,13 +162,13 @@ def take_over(target: OpenTarget) -> None:
                     f"a file of part {part} is not there any more: {error}; do that part again, and commit then"
                 ) from error
             _count(target, results)
-    target.transaction.close_elsewhere()
+    target.transaction.close_to_tasks()
 
 
 def _take_over_in_bucket(target: OpenTarget) -> None:
     """Takes over the records alone, since the objects are in their places."""
     target.done = DoneUnits(target.job.plan)
-    target.transaction.adopt()
+    target.transaction.keep_files()
 
     def records() -> Iterator[str]:
         for _, transaction in sorted(target.parts.items()):
@@ -177,7 +177,7 @@ def _take_over_in_bucket(target: OpenTarget) -> None:
                 yield record_of(results)
 
     target.transaction.rewrite(to_builtins(target.job.key), records())
-    prepare_files(target.output.files, target.noted_root)
+    prepare_files(target.output.files, target.recording_root)
 
 
 def _new(target: OpenTarget, transaction: Records) -> Iterator[Sequence[Result]]:

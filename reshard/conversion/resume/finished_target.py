@@ -12,7 +12,7 @@ from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.registry import files_of, open_reader
 from reshard.storage.location import locate
-from reshard.storage.targets import has_leftovers, held_target, is_link, make_name_durable
+from reshard.storage.targets import has_leftovers, is_link, lock_target, make_name_durable
 from reshard.storage.transaction import Transaction
 
 
@@ -55,7 +55,7 @@ def clean_published(asked: CheckedTarget, key: ConversionKey) -> None:
         return
     with ExitStack() as stack:
         try:
-            held = held_target(target, unsafe=options.unsafe_commit, state=options.state)
+            held = lock_target(target, unsafe=options.unsafe_commit, state=options.state)
             transaction = stack.enter_context(held)
         except StorageError:
             return

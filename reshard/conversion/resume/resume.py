@@ -52,7 +52,7 @@ def _begin(target: OpenTarget, *, prepares: bool) -> None:
     target.transaction.begin(to_builtins(target.job.key))
     if prepares:
         with _closed_on_error(target.transaction):
-            prepare_files(target.output.files, target.noted_root)
+            prepare_files(target.output.files, target.recording_root)
     target.done = DoneUnits(target.job.plan)
 
 
@@ -104,10 +104,10 @@ def _is_packed(target: OpenTarget) -> bool:
 def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     is_trusted = earlier.is_trusted
     plan, output, transaction = target.job.plan, target.output, target.transaction
-    transaction.adopt()
+    transaction.keep_files()
     _remove_others(target)
     doubted = missing_in_files(target.recorded_chunks, transaction.root)
-    if not transaction.root.traits.has_versions:
+    if earlier.recorded_ns is not None:  # else the versions have shown what changed
         # The writes of another host were never in this kernel's page cache.
         doubtful = target.recorded_chunks(of_others=is_trusted)
         if is_trusted:
@@ -118,16 +118,16 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
             listed = chain([first], doubtful)
             doubted |= damaged(listed, plan, transaction.root.path, target.progress)
     if is_trusted and _is_packed(target):
-        prepare_files(output.files, target.noted_root)
+        prepare_files(output.files, target.recording_root)
         doubted |= missing_in_database(target.recorded_chunks(), plan, output)
-    if target.job.by_hosts and transaction.root.traits.in_place:
+    if target.job.by_hosts:
         doubted |= set(_in_files_of(target, doubted))
     _remove_chunks(target, doubted)
     target.done = _keep_others(target, doubted)
     # Last: a shared file that is made anew here must not replace one that the records still describe.
     if prepares:
         with _closed_on_error(transaction):
-            prepare_files(output.files, target.noted_root)
+            prepare_files(output.files, target.recording_root)
 
 
 def _in_files_of(target: OpenTarget, chunks: set[ChunkKey]) -> Iterator[ChunkKey]:
@@ -177,9 +177,8 @@ def _named_files(results: Iterator[Result], target: OpenTarget) -> Iterator[str]
 
 
 def _remove_chunks(target: OpenTarget, chunks: set[ChunkKey]) -> None:
-    """Removes chunks with files of their own; in a shared file they are written over where the store can."""
+    """Removes chunks that are written again."""
     for number, index in chunks:
         name = target.job.plan.tensors[number].name
         for place in target.output.places(name, index):
-            if place.offset is None or not target.transaction.root.traits.in_place:
-                target.transaction.remove(place.file)
+            target.transaction.remove(place.file, place.offset)

@@ -44,7 +44,6 @@ from reshard.storage.buckets.objects import WHOLE_BYTES
 from reshard.storage.copying import can_copy, copied_by_store
 from reshard.storage.local.files import OpenFiles, storage_errors, write_all
 from reshard.storage.location import locate
-from reshard.storage.target import traits_at
 
 
 class _Copy(Struct, frozen=True):
@@ -109,7 +108,8 @@ def _write_one(
 ) -> list[StoredChunk]:
     """Copies from file to files if all are local, else by the store, or through memory if the chunk is small."""
     extent = source.extent
-    is_whole = not all(copy.output.place.traits.in_place for copy in copies)
+    in_place = [copy.output.place.in_place for copy in copies]
+    is_whole = not all(in_place)
     by_store = _copied_by_store(copies, source, targets) if is_whole else None
     if by_store is not None:
         return [by_store]
@@ -119,8 +119,15 @@ def _write_one(
     if not is_whole:
         return _copied(copies, source, extent, files)
     # The chunk is too large for memory, so that it is read once for each target.
-    ends = zip(copies, files, strict=True)
-    return [one for copy, file in ends for one in _streamed(copy, source, extent, file)]
+    return [
+        one
+        for copy, file, has_ranges in zip(copies, files, in_place, strict=True)
+        for one in (
+            _copied([copy], source, extent, [file])
+            if has_ranges
+            else [_streamed(copy, source, extent, file)]
+        )
+    ]
 
 
 def _through_memory(
@@ -128,7 +135,8 @@ def _through_memory(
 ) -> list[StoredChunk]:
     """Reads the chunk whole, or makes it from the fill value, and writes it to each target."""
     extent = source.extent
-    nbytes = extent.length if extent is not None and traits_at(extent.path).range_bytes else 0
+    is_far = any(copy.read.encoding.read_ahead_bytes for copy in copies)
+    nbytes = extent.length if extent is not None and is_far else 0
     with turns_between(nbytes, [copy.output.root for copy in copies]) as turns:
         with reading(turns):
             stored = None if extent is None else stored_bytes(extent)
@@ -173,10 +181,8 @@ def _copied_by_store(
     return _record(copy, chunk, 0, extent.length, version) if version else None
 
 
-def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> list[StoredChunk]:
-    """Copies one large chunk to one target."""
-    if copy.output.place.traits.in_place:
-        return _copied([copy], source, extent, [file])
+def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> StoredChunk:
+    """Copies one large chunk to one target that is written in order."""
     read, unit = copy.read, copy.unit
     with about_tensor(unit.name, source.index, read.name):
         has_new_trailer = unit.encoding.checksum and not read.encoding.checksum
@@ -195,7 +201,7 @@ def _streamed(copy: _Copy, source: SourceChunk, extent: Extent, file: str) -> li
         version = place.write_pieces((piece for piece in pieces() if piece), nbytes)
         is_bare = not unit.encoding.checksum
         linear = linear_part(CRC32C, crcs[0], extent.length) if is_bare else 0
-        return [_record(copy, source, linear, nbytes, version)]
+        return _record(copy, source, linear, nbytes, version)
 
 
 def _only_file(copy: _Copy, target: TargetChunk) -> str:

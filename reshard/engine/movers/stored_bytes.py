@@ -11,12 +11,11 @@ from msgspec.structs import replace
 
 from reshard.engine.output import TaskOutput
 from reshard.engine.task import SourceChunk, SourceRead, TargetChunk, Task
-from reshard.engine.write.chunk_files import open_place
 from reshard.errors import CorruptError
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import Extent
-from reshard.storage.copying import cloned, share_blocks
-from reshard.storage.local.files import OpenFiles, write_all
+from reshard.storage.copying import cloned, share_with_target
+from reshard.storage.local.files import write_all
 from reshard.storage.location import open_file, open_range
 
 PIECE_BYTES = 1 << 20
@@ -100,14 +99,15 @@ def on_shared_blocks(task: Task, output: TaskOutput) -> Task | None:
 
     Another process may write to the source meanwhile, and so change these blocks. So the target is read and proved.
     """
-    same = _same_chunk(task) if output.place.traits.in_place else None
+    same = _same_chunk(task)
     if same is None:
         return None
     (place,), extent = same.target.places, same.extent
-    with OpenFiles(output.root, 1, is_there=output.is_attempt) as files:
-        fd = open_place(files, place)
-        if not share_blocks(extent.path, extent.offset, extent.length, fd, place.start):
-            return None
+    is_shared = place.offset is not None
+    if not share_with_target(
+        extent.path, extent.offset, extent.length, output.place, place.file, place.start, is_shared=is_shared
+    ):  # fmt: skip
+        return None
     stored = Extent(f"{output.root}/{place.file}", place.start, extent.length)
     (read,) = task.reads
     return replace(task, reads=(replace(read, chunks=(replace(same.source, extent=stored),)),))

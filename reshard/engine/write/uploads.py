@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from reshard.errors import VerificationError
 from reshard.formats.file_map import Place, SharedFile, StoredRanges
 from reshard.storage.location import Location
-from reshard.storage.upload import Upload
+from reshard.storage.target import Upload
 
 
 class _SharedUpload:

@@ -30,9 +30,6 @@ __all__ = [
     "read_ahead",
 ]
 
-READ_AHEAD_RANGES = 3
-"""Requests that a stream has ahead of its reader: with 30 ms and 90 MB/s for each, one worker reads at some 200 MB/s."""
-
 
 def open_stream(
     encoding: Encoding,
@@ -106,9 +103,10 @@ def read_ahead(encoding: Encoding, store: Store) -> Encoding:
 
     Chunks that TensorStore decodes are read whole.
     """
-    if not store.traits.range_bytes or encoding.compressor == "tensorstore":
+    nbytes = store.traits.read_ahead_bytes
+    if not nbytes or encoding.compressor == "tensorstore":
         return encoding
-    return replace(encoding, read_ahead_bytes=READ_AHEAD_RANGES * store.traits.range_bytes)
+    return replace(encoding, read_ahead_bytes=nbytes)
 
 
 def encoded_room(encoding: Encoding, decoded_bytes: int) -> int:

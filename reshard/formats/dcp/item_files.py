@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from reshard.errors import CorruptError, FormatError, MissingError
 from reshard.formats.dcp.entries import ItemPlace
 from reshard.storage.base import FileStatus, OpenFile
+from reshard.storage.calls import ByteRange, read_many
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import ByteRange, read_many
 
 END_BYTES = 1 << 10
 """Bytes that are read of the beginning and of the end of an archive: torch writes some 700 bytes before a tensor's elements and 800 after them."""
@@ -43,9 +43,7 @@ class ItemFiles:
     ) -> Iterator[tuple[ItemPlace, ArchiveWindow]]:
         """The archive at each place."""
         ranges = {place: list(self._ends(place, places[place][0])) for place in batch}
-        ahead: Mapping[ByteRange, bytes] = {}
-        if self._root.traits.by_requests:
-            ahead = read_many(part for parts in ranges.values() for part in parts)
+        ahead = read_many(self._root.store, (part for parts in ranges.values() for part in parts))
         for place, parts in ranges.items():
             blocks = {
                 part.offset: ahead.get(part) or self.read(place.file, part.offset, part.nbytes)

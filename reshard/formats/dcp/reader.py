@@ -100,7 +100,7 @@ def open_dcp(
         tensors=MappingProxyType(stored),
         leaves=tuple(one.leaf for one in leaves),
         chunks=chunks,
-        metadata_bytes=root.traits.memory_bytes + kept_bytes(leaves) + largest_carried(leaves),
+        metadata_bytes=root.kept_bytes + kept_bytes(leaves) + largest_carried(leaves),
         conversion=known.conversion,
         made=known.made,
         metadata=known.metadata,

@@ -16,8 +16,8 @@ from reshard.formats.delta.version_id import can_be_id, is_number, version_id
 from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
 from reshard.formats.safetensors.model_name import ENDING, INDEX_NAME
+from reshard.storage.calls import each_at_once
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import each_at_once
 
 PAYLOAD_BYTES = 700
 """Memory that an open delta takes for each tensor that it changes, an overestimate."""

@@ -14,8 +14,8 @@ from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.foreign import START_BYTES, refuse_stand_in
 from reshard.formats.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH, MAX_JSON_VALUES
 from reshard.storage.base import FileStatus
+from reshard.storage.calls import read_part
 from reshard.storage.location import Location
-from reshard.storage.recent_reads import read_part
 
 _BLOCK_BYTES = 1 << 20
 _FOLLOWED_DEPTH = 1 << 20

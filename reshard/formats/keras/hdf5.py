@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from reshard.errors import CorruptError, FormatError, MissingPackageError, ReshardError
 from reshard.formats.limits import MAX_HDF5_BYTES
-from reshard.storage.base import FileStatus, OpenFile
+from reshard.storage.base import FileStatus
+from reshard.storage.calls import open_for_parts
 from reshard.storage.location import Location
-from reshard.storage.recent_reads import read_part
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class _Content(RawIOBase):
     def __init__(self, place: Location, found: FileStatus) -> None:
         self.failure: ReshardError | None = None
         self._place, self._found = place, found
-        self._file: OpenFile = place.open(found.version)
+        self._file = open_for_parts(place, found, _BLOCK_BYTES)
         self._at = self._read = 0
 
     def readable(self) -> bool:
@@ -130,15 +130,5 @@ class _Content(RawIOBase):
                 f"{self._place} has {self._found.nbytes:,} bytes, but its metadata names bytes at {self._at:,}; it was cut short or is damaged: "
                 "restore the file from a copy"
             )
-        if not self._place.traits.by_requests:
-            self._file.fill(self._at, out)
-            return
-        done = 0
-        while done < len(out):
-            number, start = divmod(self._at + done, _BLOCK_BYTES)
-            block = read_part(self._place, self._found, number * _BLOCK_BYTES, _BLOCK_BYTES)
-            part = block[start : start + len(out) - done]
-            if not part:
-                raise CorruptError(f"{self._place} became shorter while it was read; try again")
-            out[done : done + len(part)] = part
-            done += len(part)
+        if self._file.fill(self._at, out) < len(out):
+            raise CorruptError(f"{self._place} became shorter while it was read; try again")

@@ -84,7 +84,7 @@ def open_keras(root: Location, record: RecordUse = "checked", uri: str = "") -> 
         tensors=MappingProxyType(tensors),
         leaves=tuple(_leaf(one.name, known.tensors.get(one.name)) for one in arrays),
         chunks=KerasChunks(uri, chunks),
-        metadata_bytes=root.traits.memory_bytes
+        metadata_bytes=root.kept_bytes
         + sum(TENSOR_BYTES + 2 * len(name) for name in tensors)
         + sum(one.chunks.memory_bytes for one in arrays if one.chunks),
         conversion=known.conversion,

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError
 from reshard.storage.base import FileStatus
+from reshard.storage.calls import read_part
 from reshard.storage.location import Location
-from reshard.storage.recent_reads import read_part
 
 MsgpackKind = Literal["nil", "bool", "int", "float", "str", "bin", "ext", "array", "map"]
 
@@ -172,5 +172,6 @@ def first_bytes(file: Location, found: FileStatus) -> bytes:
 
 def _window_sizes(file: Location) -> tuple[int, int]:
     """The bytes of the first read, and the most of any read."""
-    is_near = not file.traits.range_bytes
-    return (WINDOW_BYTES, WINDOW_BYTES) if is_near else (FIRST_REQUEST_BYTES, MOST_REQUEST_BYTES)
+    sizes = (FIRST_REQUEST_BYTES, MOST_REQUEST_BYTES)
+    first, most = (file.read_bytes(WINDOW_BYTES, size) for size in sizes)
+    return first, most

@@ -40,7 +40,7 @@ from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.step_names import is_step_name
 from reshard.formats.zarr.metadata import ZARR2_FILE
 from reshard.storage.base import Entry
-from reshard.storage.commit_markers import COMMIT_MARKER
+from reshard.storage.commit_markers import COMMIT_MARKER, is_marked
 from reshard.storage.location import Location
 
 TREE_METADATA = "_METADATA"
@@ -159,7 +159,7 @@ def _refuse_unfinished(root: Location) -> None:
             f"{root} has the marker {V1_MARKER} but no {CHECKPOINT_METADATA}: it was never committed; "
             "use a checkpoint that was saved completely"
         )
-    if not root.traits.renames and not (root / COMMIT_MARKER).exists():
+    if is_marked(root) is False:
         raise IncompleteCheckpointError(
             f"{root} has no {COMMIT_MARKER}, which a checkpoint in a bucket gets when it is complete: it is being "
             "saved, or was never committed; use a checkpoint that was saved completely. If it is a copy of a complete one from "

@@ -91,8 +91,9 @@ def _look_up(
     found = {}
     fetched: dict[Extent, bytes] = {}
     for number, leaf in enumerate(leaves):
-        if directory.traits.range_bytes and number % FETCHED_AT_ONCE == 0:
-            fetched = _fetch(leaves[number : number + FETCHED_AT_ONCE], tree, values)
+        if number % FETCHED_AT_ONCE == 0:
+            some = leaves[number : number + FETCHED_AT_ONCE]
+            fetched = read_extents(directory.store, _metadata_of(some, tree, values))
         array = _open_array(leaf, tree, values, parse, recorded, fetched)
         if array is not None:
             found[leaf.param_name] = array
@@ -135,17 +136,15 @@ def _metadata_keys(leaf: MetadataLeaf, tree: TreeMetadata) -> Iterator[tuple[str
         yield prefix + name, name, f"tensor {leaf.name!r}, {prefix}{name}"
 
 
-def _fetch(
+def _metadata_of(
     leaves: Sequence[MetadataLeaf], tree: TreeMetadata, values: Values
-) -> dict[Extent, bytes]:
-    """Metadata of many arrays at once, where a request for each would take long. Missing ones are read alone."""
-    extents = []
+) -> Iterator[Extent]:
+    """The metadata of many arrays, for one request instead of one for each. Missing ones are read alone."""
     for leaf in leaves:
         looked_up = (values.find(key, where) for key, _, where in _metadata_keys(leaf, tree))
         extent = next((extent for extent in looked_up if extent is not None), None)
         if extent is not None and extent.length <= MAX_FETCHED_BYTES:
-            extents.append(extent)
-    return read_extents(extents)
+            yield extent
 
 
 def _open_array(

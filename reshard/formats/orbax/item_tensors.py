@@ -34,8 +34,8 @@ from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import same_axes
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.calls import read_part
 from reshard.storage.location import Location
-from reshard.storage.recent_reads import read_part
 
 if TYPE_CHECKING:
     from reshard.formats.slices.slice_file import SliceEntry, SliceFile
@@ -280,7 +280,7 @@ def _count(file: Location) -> int:
     if status is None or status.kind != "file" or status.nbytes > MAX_JSON_BYTES:
         return 0
     found, done, rest = 0, 0, b""
-    piece_bytes = max(_PIECE_BYTES, file.traits.range_bytes)
+    piece_bytes = file.read_bytes(_PIECE_BYTES)
     while done < status.nbytes:
         # A file of one piece is read as it is when it is opened, so that it is requested once.
         piece = read_part(file, status, done, min(piece_bytes, status.nbytes - done))

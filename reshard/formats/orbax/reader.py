@@ -100,7 +100,7 @@ def _reader(
         tensors=chunks.tensors,
         leaves=tuple(leaf for one in opened.values() for leaf in one.leaves),
         chunks=chunks,
-        metadata_bytes=folder.traits.memory_bytes + chunks.metadata_bytes,
+        metadata_bytes=folder.kept_bytes + chunks.metadata_bytes,
         conversion=origins.pop() if len(origins) == 1 else "",
         made=top.made,
         takes_record=True,

@@ -36,8 +36,8 @@ from reshard.formats.safetensors.dtypes import dtype_of, element_shape
 from reshard.formats.safetensors.write.header import METADATA, MOST_HEADER_BYTES, check_header
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.base import FileStatus
+from reshard.storage.calls import read_part
 from reshard.storage.location import Location
-from reshard.storage.recent_reads import read_part
 
 LENGTH_BYTES = 8
 
@@ -127,7 +127,7 @@ def _header_text(file: Location) -> tuple[bytes, FileStatus]:
     found = file.status(_WHAT) or FileStatus("file")  # opening says that it is not there
     if found.kind != "file":
         raise FormatError(f"{file} should be a safetensors file, but is no plain file")
-    first_bytes = min(file.traits.range_bytes, FIRST_BYTES) or LENGTH_BYTES
+    first_bytes = file.read_bytes(LENGTH_BYTES, FIRST_BYTES)
     start = read_part(file, found, 0, min(first_bytes, found.nbytes), _WHAT)
     if (
         len(start) >= LENGTH_BYTES and start[LENGTH_BYTES - 1]

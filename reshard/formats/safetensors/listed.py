@@ -22,8 +22,8 @@ from reshard.formats.model_index import ModelIndex
 from reshard.formats.safetensors.files import Files
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
 from reshard.formats.safetensors.model_name import is_skyrl_payload
+from reshard.storage.calls import each_at_once
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import each_at_once
 
 _MOST_SHOWN = 3
 

@@ -35,8 +35,8 @@ from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.base import Store
+from reshard.storage.calls import each_at_once
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import each_at_once
 
 FORMAT = "safetensors"
 
@@ -104,7 +104,7 @@ def open_safetensors(
         tensors=MappingProxyType(stored),
         leaves=tuple(map(_leaf, cuts, entries)),
         chunks=SafetensorsChunks(uri, cuts, _name_of(files, headers.all)),
-        metadata_bytes=root.traits.memory_bytes + 2 * header_bytes + sum(map(_memory, cuts)),
+        metadata_bytes=root.kept_bytes + 2 * header_bytes + sum(map(_memory, cuts)),
         conversion=known.conversion,
         made=known.made,
         warnings=(*headers.warnings, *lost_file_warnings(headers.all, cuts, known)),

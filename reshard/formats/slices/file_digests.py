@@ -13,8 +13,8 @@ from reshard.errors import CorruptError, ReshardError
 from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.limits import MAX_JSON_BYTES
 from reshard.formats.slices.slice_file import digest_of
+from reshard.storage.calls import each_at_once
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import each_at_once
 
 DigestStatus = Literal["recorded", "different", "missing", "unexpected", "unreadable", "added"]
 
@@ -60,7 +60,7 @@ def digest_of_file(file: Location) -> str:
 
     found = file.status()
     version, end = (found.version, found.nbytes) if found is not None else ("", 0)
-    piece_bytes = max(PIECE_BYTES, file.traits.range_bytes)
+    piece_bytes = file.read_bytes(PIECE_BYTES)
     crc = done = 0
     with closing(file.open(version)) as opened:
         while done < end and (data := opened.read(done, min(piece_bytes, end - done))):

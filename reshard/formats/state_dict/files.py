@@ -21,8 +21,8 @@ from msgspec import Struct
 from reshard.errors import FormatError, MissingError, NotACheckpointError, ReshardError
 from reshard.formats.foreign import START_BYTES, refuse_stand_in
 from reshard.formats.model_index import ModelIndex, read_model_index
+from reshard.storage.calls import read_part
 from reshard.storage.location import Location
-from reshard.storage.recent_reads import read_part
 
 ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pt.tar", ".pth.tar")
 """Other files are not looked into."""
@@ -78,7 +78,7 @@ def start_of(file: Location) -> bytes:
     found = file.status(f"the file {file.name!r}")
     if found is None or found.kind != "file":
         return b""
-    nbytes = WINDOW_BYTES if file.traits.by_requests else START_BYTES
+    nbytes = file.read_bytes(START_BYTES, WINDOW_BYTES)
     return read_part(file, found, 0, min(nbytes, found.nbytes))
 
 

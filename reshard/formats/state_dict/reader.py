@@ -46,8 +46,8 @@ from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_of, storage_bytes
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.calls import each_at_once
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import each_at_once
 
 FORMAT = "torch"
 
@@ -97,7 +97,7 @@ def open_state_dict(root: Location, uri: str = "", unlisted: Unlisted = "leave")
         tensors=MappingProxyType(tensors),
         leaves=tuple(one.leaf for one in held.values()),
         chunks=StateChunks(uri, held, chunks),
-        metadata_bytes=root.traits.memory_bytes + _kept_bytes(held, tensors),
+        metadata_bytes=root.kept_bytes + _kept_bytes(held, tensors),
         warnings=(
             *_omitted_warnings(files.index, omitted),
             *unread_warnings([one.leaf for one in held.values()]),

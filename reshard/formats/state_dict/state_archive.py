@@ -16,9 +16,8 @@ from reshard.formats.state_dict.files import (
 )
 from reshard.formats.torch.archive import LOCAL_BYTES, OF_STATE, Archive, open_archive
 from reshard.storage.base import FileStatus, OpenFile
+from reshard.storage.calls import ByteRange, open_for_parts, read_many
 from reshard.storage.location import Location
-from reshard.storage.parallel_calls import ByteRange, read_many
-from reshard.storage.recent_reads import read_part
 
 
 class StateArchive:
@@ -32,7 +31,7 @@ class StateArchive:
         self.version = found.version
         self._file, self._found, self._opened = file, found, opened
         end = max(0, found.nbytes - WINDOW_BYTES)
-        self._windows = ((0, start), (end, self._part(end, found.nbytes - end)))
+        self._windows = ((0, start), (end, opened.read(end, found.nbytes - end)))
         self._ahead: Mapping[ByteRange, bytes] = {}
         self.archive: Archive = open_archive(self.read, found.nbytes, str(file), OF_STATE)
 
@@ -44,7 +43,7 @@ class StateArchive:
         for begin, window in self._windows:
             if begin <= offset and offset + nbytes <= begin + len(window):
                 return window[offset - begin : offset - begin + nbytes]
-        data = self._part(offset, nbytes)
+        data = self._opened.read(offset, nbytes)
         if len(data) < nbytes:
             raise CorruptError(
                 f"{self._file} ends after {self._found.nbytes:,} bytes, but a part of it should be at {offset:,}; restore it from a copy"
@@ -53,15 +52,10 @@ class StateArchive:
 
     def read_headers(self, names: Iterable[str]) -> None:
         """Reads the headers of records ahead where each read is a request."""
-        if self._file.traits.by_requests:
-            records = self.archive.records
-            headers = {records[name].header for name in names if name in records}
-            self._ahead = read_many(self._range(header, LOCAL_BYTES) for header in headers)
-
-    def _part(self, offset: int, nbytes: int) -> bytes:
-        if self._file.traits.by_requests:
-            return read_part(self._file, self._found, offset, nbytes)
-        return self._opened.read(offset, nbytes)
+        records = self.archive.records
+        found = (records[name] for name in names if name in records)
+        ranges = (self._range(record.header, LOCAL_BYTES) for record in found)
+        self._ahead = read_many(self._file.store, ranges)
 
     def _range(self, offset: int, nbytes: int) -> ByteRange:
         return ByteRange(str(self._file), self.version, offset, nbytes)
@@ -78,7 +72,7 @@ def opened_archive(file: Location) -> Iterator[StateArchive]:
         raise FormatError(f"{file} is no plain file; expected one that torch.save wrote")
     start = start_of(file)
     _refuse_others(start, file)
-    with closing(file.open(found.version)) as opened:
+    with closing(open_for_parts(file, found)) as opened:
         one = StateArchive(file, found, opened, start)
         one.archive.refuse_big_endian()
         yield one

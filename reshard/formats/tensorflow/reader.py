@@ -97,7 +97,7 @@ def open_tensorflow(root: Location, record: RecordUse = "checked", uri: str = ""
         tensors=MappingProxyType(tensors),
         leaves=tuple(leaves),
         chunks=TensorflowChunks(chunks, *graphs, is_of_variables=not graphs),
-        metadata_bytes=root.traits.memory_bytes
+        metadata_bytes=root.kept_bytes
         + 2 * index.nbytes
         + _memory(index.tensors)
         + others.memory_bytes,

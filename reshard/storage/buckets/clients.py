@@ -1,4 +1,18 @@
-"""obstore's client of a bucket: one in each process, made on first use, with the clouds' own credentials."""
+"""obstore's client of a bucket: one in each process, made on first use, with the clouds' own credentials or the settings of a file.
+
+The variable ``RESHARD_BUCKETS`` names a TOML file with a table for each URL. For a URL, the longest table name at or above
+it decides::
+
+    ["s3://models/team-a"]
+    endpoint = "https://minio.example:9000"
+    region = "eu-central-1"
+    access_key_id = "reader"
+    secret_access_key = { file = "/run/secrets/minio" }
+
+The keys are obstore's (``S3Config``, ``GCSConfig``, ``AzureConfig``), ``profile`` (S3), and the times below. A value may be
+in a file or a variable of its own: ``{ file = "…" }``, ``{ env = "…" }``. Since the environment names the file, every
+worker process finds it, and no record that is sent between processes holds a secret.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +20,132 @@ import os
 import threading
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from reshard.errors import MissingPackageError
-from reshard.storage.buckets.aws import credentials, is_on
+from msgspec import Struct
+
+from reshard.errors import MissingPackageError, StorageError
+from reshard.storage.buckets.clouds import CLOUDS, Scheme, format_url, is_on
 from reshard.storage.buckets.errors import bucket_errors
-from reshard.storage.buckets.settings import BucketSettings, settings_for
-from reshard.storage.buckets.urls import Scheme, format_url
 from reshard.storage.host import forked_error
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ObjectStore, RetryConfig
+
+
+VARIABLE = "RESHARD_BUCKETS"
+
+REQUEST_TIMEOUT_S = 120.0
+"""The limit of one request, body included: 16 MiB at 140 kB/s."""
+
+RETRY_TIMEOUT_S = 180.0
+"""No retry begins later than this after the first attempt, so that a request ends within five minutes."""
+
+
+class BucketSettings(Struct, frozen=True):
+    """The settings that reach a bucket. Its text shows the names of the options only, since values may be secret.
+
+    Attributes:
+        url: the entry that they are from; "" for the environment alone.
+        options: obstore's; they override those that obstore takes from the environment.
+        profile: of the AWS configuration files; "" for the default.
+    """
+
+    url: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    profile: str = ""
+    request_timeout_s: float = REQUEST_TIMEOUT_S
+    retry_timeout_s: float = RETRY_TIMEOUT_S
+
+    def __repr__(self) -> str:
+        return f"BucketSettings({self.url!r}, {', '.join(name for name, _ in self.options)})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("settings of buckets stay in their process; each process reads them itself")
+
+
+def settings_for(url: str) -> BucketSettings:
+    """The settings of a URL's bucket. Raises StorageError if the file of settings cannot be used."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return _NONE
+    tables = _tables(path)
+    found = [entry for entry in tables if url == entry or url.startswith(f"{entry}/")]
+    if not found:
+        return _NONE
+    entry = max(found, key=len)
+    return _settings(path, entry, tables[entry])
+
+
+_NONE = BucketSettings()
+_read: dict[str, tuple[int, dict[str, dict[str, Any]]]] = {}
+
+
+def _tables(path: str) -> dict[str, dict[str, Any]]:
+    """The file's tables, read again when it changes."""
+    import tomllib
+
+    try:
+        changed = Path(path).stat().st_mtime_ns
+        known = _read.get(path)
+        if known is None or known[0] != changed:
+            known = _read[path] = (changed, tomllib.loads(Path(path).read_text("utf-8")))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise _bad(
+            path, f"cannot be read: {reason}; name a TOML file, or unset the variable"
+        ) from None
+    if bad := next((name for name, table in known[1].items() if not isinstance(table, dict)), None):
+        raise _bad(
+            path,
+            f'has {bad!r} outside of a table; begin a table with the URL, as in ["s3://bucket"]',
+        )
+    return {url.rstrip("/"): table for url, table in known[1].items()}
+
+
+def _settings(path: str, entry: str, table: dict[str, Any]) -> BucketSettings:
+    options = {name: _value(path, entry, name, value) for name, value in table.items()}
+    times = {}
+    for name in ("request_timeout_s", "retry_timeout_s"):
+        if name in options:
+            try:
+                times[name] = float(options.pop(name))
+            except ValueError:
+                raise _bad(path, f"[{entry!r}] {name} should be a number of seconds") from None
+    profile = options.pop("profile", "")
+    return BucketSettings(entry, tuple(sorted(options.items())), profile, **times)
+
+
+def _value(path: str, entry: str, name: str, value: object) -> str:
+    match value:
+        case str():
+            return value
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return str(value)
+        case {"file": str(file), **rest} if not rest:
+            try:
+                return Path(file).read_text("utf-8").strip()
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is no text"
+                raise _bad(path, f"[{entry!r}] {name}: cannot read {file!r}: {reason}") from None
+        case {"env": str(variable), **rest} if not rest:
+            if variable not in os.environ:
+                raise _bad(path, f"[{entry!r}] {name}: the variable {variable} is not set")
+            return os.environ[variable]
+    raise _bad(
+        path, f'[{entry!r}] {name} should be a text, {{ file = "path" }} or {{ env = "VARIABLE" }}'
+    )
+
+
+def _bad(path: str, problem: str) -> StorageError:
+    error = StorageError(f"{path} (named by {VARIABLE}): {problem}")
+    error.fault, error.finding = "refused", "the file with the settings of buckets cannot be used"
+    return error
+
 
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 60.0
@@ -35,22 +163,6 @@ LONG_BACKOFF: BackoffConfig = {
     "base": 4,
 }
 """Each pause is random, up to four times the one before. With up to twice, obstore's default, pauses do not grow on average."""
-
-_ENVIRONMENT = {
-    "s3": (
-        "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_PROFILE", "AWS_ACCESS_KEY_ID",
-        "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ALLOW_HTTP", "AWS_SKIP_SIGNATURE",
-    ),
-    "gs": (
-        "GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_BEARER_TOKEN",
-        "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SKIP_SIGNATURE",
-    ),
-    "az": (
-        "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_USE_EMULATOR",
-        "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURITE_BLOB_STORAGE_URL",
-    ),
-}  # fmt: skip
-"""Variables that choose the server and the account of requests: when one changes, a new client is made."""
 
 _Key = tuple[Scheme, str, BucketSettings, tuple[str | None, ...], Patience]
 
@@ -74,7 +186,7 @@ def client_for(scheme: Scheme, bucket: str, key: str = "", *, retries: bool = Tr
     forked after a bucket was used.
     """
     settings = settings_for(format_url(scheme, bucket, key))
-    environment = tuple(map(os.environ.get, _ENVIRONMENT[scheme]))
+    environment = tuple(map(os.environ.get, CLOUDS[scheme].environment))
 
     def made(patience: Patience) -> ObjectStore:
         which = (scheme, bucket, settings, environment, patience)
@@ -131,20 +243,13 @@ def new_client(
         raise MissingPackageError(
             f"{format_url(scheme, bucket, '')} needs the package obstore; {how_to_install('cloud')}"
         ) from None
-    config = dict(settings.options)
-    make: Any
-    match scheme:
-        case "s3":
-            make, more = store.S3Store, _s3(config, settings)
-        case "gs":
-            make, more = store.GCSStore, _gs(config)
-        case "az":
-            make, more = store.AzureStore, _az(config)
+    cloud, config = CLOUDS[scheme], dict(settings.options)
+    more = cloud.complete(config, settings.profile)
     with bucket_errors("open", format_url(scheme, bucket, "")):
-        return make(  # type: ignore[no-any-return]  # obstore is imported late
+        return getattr(store, cloud.client)(  # type: ignore[no-any-return]  # obstore is imported late
             bucket,
             config=config,
-            client_options=_client_options(settings, endpoint_of(scheme, config), headers or {}),
+            client_options=_client_options(settings, cloud.endpoint(config), headers or {}),
             retry_config=_retry_config(settings, patience),
             **more,
         )
@@ -175,56 +280,3 @@ def _client_options(
         **({"allow_http": True} if allow_http else {}),
         **({"default_headers": dict(headers)} if headers else {}),
     }
-
-
-def _s3(config: dict[str, str], settings: BucketSettings) -> dict[str, Any]:
-    """Adds the options that every upload needs, and finds credentials."""
-    config.setdefault("checksum_algorithm", "CRC64NVME")
-    config.setdefault("copy_if_not_exists", "multipart")
-    config.setdefault(
-        "unsigned_payload", "true"
-    )  # the CRC proves the payload, at a quarter of the CPU of SHA-256
-    return credentials(config, settings.profile or os.environ.get("AWS_PROFILE", ""))
-
-
-def _gs(config: dict[str, str]) -> dict[str, Any]:
-    """Reads the variable of Google's own clients for an emulator; an emulator needs no credentials."""
-    emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
-    if emulator and "base_url" not in config and not os.environ.get("GOOGLE_BASE_URL"):
-        config["base_url"] = emulator if "://" in emulator else f"http://{emulator}"
-        if not os.environ.get("GOOGLE_BEARER_TOKEN"):
-            config.setdefault("skip_signature", "true")
-    return {}
-
-
-def _az(config: dict[str, str]) -> dict[str, Any]:
-    """Reads the connection string of Azure's own clients, if nothing else names the account."""
-    text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
-    if text and "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
-        parts = dict(part.split("=", 1) for part in text.split(";") if "=" in part)
-        names = (
-            ("AccountName", "account_name"), ("AccountKey", "account_key"), ("BlobEndpoint", "endpoint"),
-            ("SharedAccessSignature", "sas_key"),
-        )  # fmt: skip
-        config.update({ours: parts[theirs] for theirs, ours in names if theirs in parts})
-    return {}
-
-
-_ENDPOINTS: dict[Scheme, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "s3": (
-        ("aws_endpoint_url_s3", "endpoint", "aws_endpoint"),
-        ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    ),
-    "gs": (("base_url", "google_base_url"), ("GOOGLE_BASE_URL",)),
-    "az": (("endpoint", "azure_endpoint"), ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")),
-}
-"""The places of an endpoint: options, then variables."""
-
-
-def endpoint_of(scheme: Scheme, config: Mapping[str, str]) -> str:
-    """The configured server; "" for the cloud's own."""
-    if scheme == "az" and is_on("AZURE_STORAGE_USE_EMULATOR"):
-        return os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000")
-    options, variables = _ENDPOINTS[scheme]
-    named = [config.get(name) for name in options] + [os.environ.get(name) for name in variables]
-    return next((url for url in named if url), "")

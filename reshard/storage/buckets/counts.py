@@ -11,15 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reshard.storage.buckets.clients import note_answer
-from reshard.storage.buckets.clouds import REQUESTS
-from reshard.storage.buckets.urls import Scheme
+from reshard.storage.buckets.clouds import CLOUDS
 from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests, RequestTraits
 
 if TYPE_CHECKING:
     from obstore import GetResult, ListResult, ObjectMeta, PutMode, PutResult
     from obstore.store import ObjectStore
 
-_SCHEMES: Mapping[str, Scheme] = {"S3Store": "s3", "GCSStore": "gs", "AzureStore": "az"}
+_TRAITS = {cloud.client: cloud.requests for cloud in CLOUDS.values()}
 
 _Buffer = bytes | memoryview
 T = TypeVar("T")
@@ -46,7 +45,7 @@ def _answered(client: ObjectStore, answer: T) -> T:
 
 
 def _traits(client: ObjectStore) -> RequestTraits:
-    return REQUESTS[_SCHEMES[type(client).__name__]]
+    return _TRAITS[type(client).__name__]
 
 
 def head(client: ObjectStore, path: str) -> ObjectMeta:
@@ -96,6 +95,13 @@ def names(client: ObjectStore, folder: str) -> ListResult[Sequence[ObjectMeta]]:
     count = len(found["objects"]) + len(found["common_prefixes"])
     add(Requests(list=max(1, -(-count // PAGE_OBJECTS))))
     return found
+
+
+def version_of(e_tag: str | None) -> str:
+    """An ETag in quotes, as requests need it; Azure lists ETags without quotes."""
+    if not e_tag or e_tag.endswith('"'):
+        return e_tag or ""
+    return f'"{e_tag}"'
 
 
 def put(

@@ -21,10 +21,9 @@ from reshard.errors import (
 from reshard.record import Record
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.clients import new_client
+from reshard.storage.buckets.clouds import CLOUDS, is_bucket_scheme, parse_url
 from reshard.storage.buckets.errors import bucket_errors
-from reshard.storage.buckets.objects import LIMITS
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.urls import is_bucket_scheme, parse_url
 
 OBJECT_BYTES = 8 << 20
 OBJECTS = 4
@@ -207,7 +206,7 @@ def _replace_known(trial: _Trial) -> str:
 
 
 def _parts(trial: _Trial) -> str:
-    part, path = max(LIMITS[trial.store.scheme].least_part_bytes, 5 << 20), trial.path("parts")
+    part, path = max(CLOUDS[trial.store.scheme].least_part_bytes, 5 << 20), trial.path("parts")
     data = secrets.token_bytes(1 << 20) * 11
     objects.put_parts(trial.store, path, [data], part)
     if trial.store.open(path).read(0, len(data) + 1) != data:
@@ -217,7 +216,7 @@ def _parts(trial: _Trial) -> str:
 
 def _checksums(trial: _Trial) -> str:
     """Puts an object with a checksum of other bytes, which must be refused."""
-    if not LIMITS[trial.store.scheme].proves_uploads:
+    if not CLOUDS[trial.store.scheme].proves_uploads:
         raise _DoesNotApplyError("no checksum is sent to this cloud")
     path = trial.path("damaged")
     wrong = {"content-md5": "1B2M2Y8AsgTpgAmY7PhCfg=="}  # of no bytes

@@ -13,16 +13,16 @@ from msgspec import Struct, structs
 from reshard.checksums.crc import CRC64NVME
 from reshard.errors import MissingError, SourceChangedError, StorageError, TargetExistsError
 from reshard.storage.buckets import counts
+from reshard.storage.buckets.clouds import CLOUDS, key_problem
+from reshard.storage.buckets.counts import version_of
 from reshard.storage.buckets.errors import (
+    DamagedUploadError,
     bucket_error,
     bucket_errors,
     client_errors,
     damaged_upload,
 )
 from reshard.storage.buckets.file import RANGE_BYTES
-from reshard.storage.buckets.listing import version_of
-from reshard.storage.buckets.reasons import DamagedUploadError
-from reshard.storage.buckets.urls import Scheme, key_problem
 
 if TYPE_CHECKING:
     from obstore import PutMode
@@ -46,29 +46,6 @@ PARTS_AT_ONCE = 3
 
 Attributes: TypeAlias = Mapping[str, str]
 _NONE: Attributes = {}
-
-
-class CloudLimits(Struct, frozen=True):
-    """The limits of one request to a cloud.
-
-    Attributes:
-        least_part_bytes: of every part but the last.
-        most_parts: of one object.
-        greatest_put_bytes: of an object put whole.
-        proves_uploads: true if each upload carries a checksum that the store compares.
-    """
-
-    least_part_bytes: int
-    most_parts: int
-    greatest_put_bytes: int
-    proves_uploads: bool
-
-
-LIMITS: dict[Scheme, CloudLimits] = {
-    "s3": CloudLimits(5 * _MIB, 10_000, 5 << 30, proves_uploads=True),
-    "gs": CloudLimits(5 * _MIB, 10_000, 5 << 40, proves_uploads=False),
-    "az": CloudLimits(1, 50_000, 5000 * _MIB, proves_uploads=False),
-}
 
 
 def put(
@@ -138,7 +115,7 @@ def _in_place_of(known: Known) -> PutMode:
 
 def part_bytes(nbytes: int) -> int:
     """The bytes of each part but the last, of an object of ``nbytes``: at most 10,000 parts."""
-    return max(_PART_BYTES, -(-nbytes // (LIMITS["s3"].most_parts * _MIB)) * _MIB)
+    return max(_PART_BYTES, -(-nbytes // (CLOUDS["s3"].most_parts * _MIB)) * _MIB)
 
 
 def put_memory_bytes(nbytes: int, *, in_parts: bool = False) -> int:
@@ -163,7 +140,7 @@ def put_parts(
     S3 compares the checksum of each part. Google Cloud's ETag does not depend on the content, so that the object is read back.
     It is also read back if the last answer was lost, since the repeated request finds the upload gone.
     """
-    least = LIMITS[store.scheme].least_part_bytes
+    least = CLOUDS[store.scheme].least_part_bytes
     if part_bytes < least:
         raise StorageError(
             f"{store.text(path)}: parts of {part_bytes:,} bytes are too small; the store takes {least:,} or more"
@@ -176,6 +153,7 @@ def put_parts(
                 done = counts.put_parts(client, path, taken, part_bytes, PARTS_AT_ONCE)
             break
         except StorageError as error:
+            # Once bytes were taken they cannot be made again; before that nothing is lost.
             if attempts_left and error.fault == "slow" and not sent.nbytes:
                 continue  # nothing came of its beginning
             there = stored_version(store, path, sent)
@@ -183,8 +161,7 @@ def put_parts(
                 raise
             return there
     version = version_of(done["e_tag"])
-    is_proved = not store.traits.requests.reads_uploads_back
-    if not is_proved and not is_received_in_parts(store, path, version, sent):
+    if _is_read_back(store) and not is_received_in_parts(store, path, version, sent):
         delete(store, [path])
         raise damaged_upload(store.text(path))
     return version
@@ -197,9 +174,10 @@ def delete(
 
     ``check`` is called before each request; an error that it raises ends the deletion. Requests without an answer are sent again.
     """
-    for batch in _batches(list(paths)):
+    every = list(paths)
+    for batch in (every[i : i + DELETED_AT_ONCE] for i in range(0, len(every), DELETED_AT_ONCE)):
         for attempts_left in reversed(range(_ATTEMPTS)):
-            if check is not None:
+            if check is not None:  # a late request would delete objects of a later run
                 check()
             try:
                 _delete(store, batch)
@@ -216,10 +194,6 @@ def delete_folder(store: BucketStore, folder: str) -> int:
     paths = [f"{folder}/{path}" for path in store.files(folder)]
     delete(store, paths)
     return len(paths)
-
-
-def _batches(paths: list[str]) -> Iterator[list[str]]:
-    return (paths[i : i + DELETED_AT_ONCE] for i in range(0, len(paths), DELETED_AT_ONCE))
 
 
 def _put(
@@ -241,7 +215,7 @@ def _put(
             is_first = False
             continue
         version = version_of(done["e_tag"])
-        if store.scheme != "gs" or is_received(store, path, data, version):
+        if not _is_read_back(store) or is_received(store, path, data, version):
             return version
         mode, is_first = _in_place_of(Known(done["e_tag"], done["version"])), False
     delete(store, [path])
@@ -253,6 +227,11 @@ def _is_worth_it(error: StorageError, *, was_repeated: bool) -> bool:
     if isinstance(error, DamagedUploadError):
         return True
     return error.fault == "slow" or (error.fault == "unavailable" and not was_repeated)
+
+
+def _is_read_back(store: BucketStore) -> bool:
+    """True if no answer of the store proves that the sent bytes arrived."""
+    return CLOUDS[store.scheme].requests.reads_uploads_back
 
 
 def _writable(store: BucketStore, path: str, *, retries: bool = True) -> ObjectStore:

@@ -96,6 +96,7 @@ def has_data(path: str, offset: int, nbytes: int) -> bool:
         with storage_errors("look at", path):
             if os.fstat(fd).st_size < offset + nbytes:
                 return False
+            # A hole: the run was killed between the growth of a shared file and the write of this range.
             return not nbytes or os.lseek(fd, offset, os.SEEK_HOLE) >= offset + nbytes
     finally:
         close_after_reading(fd)
@@ -210,6 +211,7 @@ def open_new(path: str, root: str = "") -> int:
 
     The folder ``root``, if one is given, must exist: a task whose run is over must not make it again.
     """
+    # O_NOFOLLOW: against a link that leads out of the target.
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with storage_errors("create", path):
         try:
@@ -222,7 +224,7 @@ def open_new(path: str, root: str = "") -> int:
 def make_parents(path: str, root: str) -> None:
     """Makes missing folders above ``path``, but neither ``root`` nor folders above it."""
     parent = path.rpartition("/")[0]
-    if root and len(parent) <= len(root):
+    if root and len(parent) <= len(root):  # against a task whose run is over and has removed it
         return
     try:
         os.mkdir(parent)  # noqa: PTH102 - called for each tensor; a Path would be slow

@@ -10,14 +10,20 @@ The file of its records has checked lines; the first one names the run::
     …
 
 Nothing is synced: while the host runs, bytes written before a line are in its memory or on the device.
+
+A finished folder is the same one if its inode and the digest of its record are the same. It is renamed to a hidden name beside it and
+then removed, so that no reader sees half of it. A file is the same one if its inode, its size and its time are. The files of a
+prefix are removed under the lock: the index first, so that no reader takes the others for a checkpoint, the record last.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,38 +34,40 @@ from msgspec.structs import replace
 from reshard.errors import ResumeError, StorageError
 from reshard.storage.checked_lines import LineFile, read_lines
 from reshard.storage.host import boot_id, host_name, this_kernel
-from reshard.storage.local.attempts import attempts_in, end_attempts, open_attempts
 from reshard.storage.local.files import size_if_there, storage_errors, write_file
-from reshard.storage.local.prefix_files import is_linked, unlink_files
-from reshard.storage.local.publishing import publish
+from reshard.storage.local.publishing import is_linked, publish, remove_files, unlink_files
 from reshard.storage.local.staging import (
+    FILES_OF_PREFIX,
     STAGED_PREFIX,
     Staging,
+    attempts_in,
     dissolve,
     emptied,
-    held,
+    end_attempts,
+    lock_staging,
     locked,
     make_folders,
+    open_attempts,
     staging_for,
     stamped,
 )
 from reshard.storage.local.store import LOCAL
 from reshard.storage.local.syncing import forget_cached, fsync, sync_tree
 from reshard.storage.location import Location
-from reshard.storage.transaction import CheckReplaced, Earlier, Elsewhere, Prove
+from reshard.storage.transaction import CheckReplaced, Earlier, Prove, RemoteAccess
 
 PARTS_REQUEST = "parts/request"
 """The file that all parts of a conversion share; ``storage.parts`` writes it."""
 
 
 @contextmanager
-def held_folder(target: Path, file: str = "") -> Iterator[LocalTransaction]:
+def lock_folder(target: Path, file: str = "") -> Iterator[LocalTransaction]:
     """The transaction of a target, as the last run left it; no other run can have it in the block.
 
     ``file`` names the file below the root that becomes the target; "" if the root itself does, ``FILES_OF_PREFIX`` if
     several do. Raises TargetBusyError, naming the holder, if another live process holds it.
     """
-    with held(target, file) as staging:
+    with lock_staging(target, file) as staging:
         yield LocalTransaction(staging)
 
 
@@ -100,10 +108,12 @@ class LocalTransaction:
 
     def earlier(self) -> Earlier | None:
         header = read_journal_header(self._staging.journal)
+        # A link in place of the folder may lead to files of others.
         if header is None or not self._root.is_dir() or self._root.is_symlink():
             return None
-        if not self._is_own(header) or not self._has_records():
+        if not self._is_own(header) or next(self.records(), None) is None:
             return None
+        # Against a power failure: records and files that were not synced are sure only within one boot.
         is_same_boot = bool(header.boot) and (header.host, header.boot) == (host_name(), boot_id())
         return Earlier(header.made_by, is_same_boot, self._staging.journal.stat().st_mtime_ns)
 
@@ -111,12 +121,12 @@ class LocalTransaction:
         return read_records(self._staging.journal)
 
     def begin(self, made_by: Mapping[str, Any]) -> None:
-        end_attempts(self._staging.folder)
+        end_attempts(self._staging.folder)  # against tasks of a killed run that still write
         unlink_files(self._staging)
         self._staging = emptied(self._staging)
         self._journal = new_journal(self._staging.journal, self._header(made_by))
 
-    def adopt(self) -> None:
+    def keep_files(self) -> None:
         end_attempts(self._staging.folder)
         unlink_files(self._staging)  # files that are written again must get their names again
         self._staging = stamped(self._staging)
@@ -128,18 +138,18 @@ class LocalTransaction:
             on_error.callback(journal.close)
             for record in records:
                 journal.append(record)
-            fsync(path)
+            fsync(path)  # against a power failure that keeps the new name and loses the records
             with storage_errors("replace", old):
                 path.replace(old)
             on_error.pop_all()
         self._journal = journal
 
-    def open_elsewhere(self) -> Elsewhere:
+    def open_to_tasks(self) -> RemoteAccess:
         self._attempts = attempts_in(self._staging.folder)
         open_attempts(self._attempts)
-        return Elsewhere(str(self._attempts), this_kernel())
+        return RemoteAccess(str(self._attempts), this_kernel())
 
-    def close_elsewhere(self) -> None:
+    def close_to_tasks(self) -> None:
         if self._attempts is not None:
             end_attempts(self._staging.folder)
             self._attempts = None
@@ -160,8 +170,9 @@ class LocalTransaction:
     def files(self) -> Iterator[str]:
         return self.root.files()
 
-    def remove(self, file: str) -> None:
-        (self.root / file).remove()
+    def remove(self, file: str, offset: int | None = None, /) -> None:
+        if offset is None:
+            (self.root / file).remove()
 
     def mark(self, files: Mapping[str, bytes]) -> None:
         self._marks = tuple(files)
@@ -191,11 +202,12 @@ class LocalTransaction:
             return bool(self._marks) and is_linked(self._staging, self._marks)
         try:
             header = read_journal_header(self._staging.journal)
+            # The inode tells this run's output from one that another program put there.
             return header is not None and os.lstat(self.target).st_ino == header.root
         except (StorageError, ResumeError, OSError):
             return False
 
-    def take_back(self, index: str) -> None:  # noqa: ARG002  all files go by one rename
+    def unpublish(self, index: str) -> None:  # noqa: ARG002  all files go by one rename
         end_attempts(self._staging.folder)
         self._staging = emptied(self._staging)
         with storage_errors("remove", self._staging.target):
@@ -206,9 +218,6 @@ class LocalTransaction:
         with suppress(StorageError):
             unlink_files(self._staging)
         dissolve(self._staging)
-
-    def _has_records(self) -> bool:
-        return next(self.records(), None) is not None
 
     def _header(self, made_by: Mapping[str, Any]) -> JournalHeader:
         root = self._staging.stamp[1] if self._staging.stamp else 0
@@ -237,12 +246,12 @@ def part_staging(target: Path, name: str) -> Staging:
 
 
 @contextmanager
-def held_part_folder(target: Path, name: str) -> Iterator[LocalTransaction]:
+def lock_part_folder(target: Path, name: str) -> Iterator[LocalTransaction]:
     """The transaction of a part; no other process has its folder in the block."""
     staging = part_staging(target, name)
     make_folders(staging.folder.parent)
-    with locked(staging) as held:
-        yield LocalTransaction(held)
+    with locked(staging) as locked_target:
+        yield LocalTransaction(locked_target)
 
 
 def remove_part_folders(target: Path) -> None:
@@ -254,7 +263,7 @@ def remove_part_folders(target: Path) -> None:
             if part.is_dir():
                 end_attempts(part)
     with storage_errors("remove", folder), suppress(FileNotFoundError):
-        folder.rename(dead)
+        folder.rename(dead)  # against a part that makes a file while the folder is emptied
     shutil.rmtree(dead, ignore_errors=True)
     with suppress(OSError):  # the folder has other content
         folder.parent.rmdir()
@@ -329,3 +338,84 @@ def _checked(identity: dict[str, Any], host: str, boot: str, root: int) -> Journ
     if not all(isinstance(text, str) for text in (host, boot)):
         raise TypeError("a field of the wrong kind")
     return JournalHeader(identity, host, boot, root)
+
+
+def stamp_on_disk(output: Path, records: Sequence[str]) -> str | None:
+    """The stamp of a folder, of a file, or of files with this prefix if nothing has the name itself."""
+    if not os.path.lexists(output):
+        beside = _record_beside(output, records)
+        return _stamp_of(beside, beside)
+    if (of_file := _stamp_of_file(output)) is not None:
+        return of_file
+    there = (output / record for record in records if (output / record).exists())
+    return _stamp_of(output, next(there, output / records[-1]))
+
+
+def remove_from_disk(output: Path, stamp: str, records: Sequence[str], aside: str) -> bool:
+    """Removes an output after renaming it to ``aside``; an interrupted removal may have left it there."""
+    hidden = output.with_name(aside)
+    _remove_hidden(hidden)
+    if stamp_on_disk(output, records) != stamp:
+        return False
+    if not os.path.lexists(output):
+        return _remove_prefix(output, stamp, records)
+    with storage_errors("rename", output):
+        output.rename(hidden)
+    # Against a program that put another folder there between the look and the rename.
+    if stamp_on_disk(hidden, records) != stamp:
+        with storage_errors("rename", hidden):
+            hidden.rename(output)
+        return False
+    _remove_hidden(hidden)
+    return True
+
+
+def _record_beside(prefix: Path, records: Sequence[str]) -> Path:
+    return prefix.with_name(f"{prefix.name}.{records[0]}")
+
+
+def _stamp_of_file(output: Path) -> str | None:
+    """The stamp of a plain file; None for anything else."""
+    try:
+        found = output.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
+
+
+def _stamp_of(kept: Path, record: Path) -> str | None:
+    """The stamp of ``kept``: its inode, and the digest of its record."""
+    try:
+        inode = kept.lstat().st_ino
+        content = record.read_bytes()
+    except OSError:
+        return None
+    return f"{inode}-{hashlib.sha256(content).hexdigest()}"
+
+
+def _remove_prefix(prefix: Path, stamp: str, records: Sequence[str]) -> bool:
+    with lock_folder(prefix, FILES_OF_PREFIX) as locked_target:
+        is_same = stamp_on_disk(prefix, records) == stamp
+        if is_same:
+            remove_files(prefix, _record_beside(prefix, records).name)
+        locked_target.abort()
+    return is_same
+
+
+def _remove_hidden(hidden: Path) -> None:
+    with storage_errors("remove", hidden):
+        if _stamp_of_file(hidden) is None:
+            remove_tree(hidden)
+        else:
+            hidden.unlink(missing_ok=True)
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes a folder if it exists; another process may remove it at the same time. Raises OSError if it cannot be removed."""
+    try:
+        shutil.rmtree(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        if folder.exists():
+            shutil.rmtree(folder)

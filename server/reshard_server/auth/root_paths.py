@@ -84,7 +84,7 @@ class Roots:
         by = lookup or best_lookup()
         return cls(
             {
-                name: LocalRoot(place, by) if place.traits.renames else BucketRoot(name, place)
+                name: BucketRoot(name, place) if place.local is None else LocalRoot(place, by)
                 for name, place in places.items()
             }
         )

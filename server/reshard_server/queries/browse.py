@@ -179,7 +179,7 @@ def _format(folder: Location, key: Key) -> str | None:
 def _stays_inside(place: Location) -> bool:
     """True if no file of a prefix is a link that leads out of its folder. Links in a folder are found when it is opened."""
     try:
-        return not place.traits.renames or place.is_folder() or bool(viewed(place))
+        return place.local is None or place.is_folder() or bool(viewed(place))
     except ReshardError:
         return False
 
@@ -190,8 +190,9 @@ def _found(
     """A checkpoint, a folder of steps or of versions of weights, or both; None for any other folder."""
     if not (kind or steps or versions):
         return None
-    modified = _modified_at(folder)
-    if modified is None and folder.traits.renames:
+    try:
+        modified = _modified_at(folder)
+    except (OSError, OverflowError, ValueError):
         return None
     return FoundCheckpoint(
         path=name,
@@ -204,12 +205,9 @@ def _found(
 
 
 def _modified_at(place: Location) -> datetime | None:
-    """Time of the last change of a local folder or of a prefix's files; None if it is gone, and for a bucket, without folders."""
-    if not place.traits.renames:
+    """Time of the last change of a local folder or of a prefix's files; None for a bucket, without folders. OSError if it is gone."""
+    if place.local is None:
         return None
-    try:
-        files = files_of(place) or (place,)
-        newest = max(Path(file.path).stat().st_mtime for file in files)
-        return datetime.fromtimestamp(newest, UTC)
-    except (OSError, OverflowError, ValueError):
-        return None
+    files = files_of(place) or (place,)
+    newest = max(Path(file.path).stat().st_mtime for file in files)
+    return datetime.fromtimestamp(newest, UTC)

@@ -214,9 +214,9 @@ def _gone(scheduling: Scheduling, run: EndedRun) -> str | None:
         return None
     try:
         step = scheduling.roots.recheck(run.source)
-        if not step.traits.renames:
+        if step.local is None:
             return _gone_from_bucket(scheduling, run, step)
-        lost = listing(Path(step.path)).lost_files
+        lost = listing(step.local).lost_files
     except GoneError:
         lost = True
     except (ProblemError, StorageError, OSError):

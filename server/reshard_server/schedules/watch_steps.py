@@ -28,7 +28,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 from reshard.errors import MissingError, StorageError
 from reshard.surface.places import Location, committed_among, named_steps, prefixes_in
@@ -219,7 +218,7 @@ def _link_and_queue(
     """The id of the conversion; None if the claim was lost meanwhile."""
     db = scheduling.database
     step = scheduling.roots.readable(scheduling.caller(stored), occasion.source)
-    if not step.traits.renames:
+    if step.local is None:
         return _queued(scheduling, stored, claimed, request, occasion, linked=False, detail=said)
     root = scheduling.roots.place_of(occasion.source.partition("/")[0])
     links = LinkFolder(claimed.text, links_for(step, root, claimed.text))
@@ -227,7 +226,7 @@ def _link_and_queue(
     why, queued = "", None
     try:
         why_not = link_step(
-            Path(step.path), links.path, requested=requested, stopping=scheduling.stopping.is_set
+            step.local, links.path, requested=requested, stopping=scheduling.stopping.is_set
         )
         why = "" if why_not is None else f"read without hard links: {why_not}"
         detail = "; ".join(filter(None, (said, why)))

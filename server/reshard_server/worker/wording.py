@@ -178,7 +178,7 @@ def _spellings(character: str) -> str:
 
 def _texts(place: Location) -> set[str]:
     """The texts by which messages name a place: a folder with links and without, or a URL."""
-    return _forms(Path(place.path)) if place.traits.renames else {str(place)}
+    return {str(place)} if place.local is None else _forms(place.local)
 
 
 def _forms(path: Path) -> set[str]:

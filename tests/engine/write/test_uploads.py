@@ -9,7 +9,7 @@ import pytest
 from reshard.engine.write.uploads import Uploads
 from reshard.errors import VerificationError
 from reshard.formats.file_map import Place, SharedFile
-from reshard.storage import upload
+from reshard.storage import target
 from reshard.storage.location import locate
 
 
@@ -30,7 +30,7 @@ def test_a_chunk_that_is_not_the_next_of_its_file_is_refused(s3_bucket: Any) -> 
 def test_a_file_of_many_pieces_has_them_in_order(
     s3_bucket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "PIECE_BYTES", 8)
+    monkeypatch.setattr(target, "PIECE_BYTES", 8)
     root = locate(f"{s3_bucket.url}/run/7")
     chunks = [bytes([number]) * 20 for number in range(5)]
     uploads = Uploads(root, lambda _: SharedFile(b"head", 104))

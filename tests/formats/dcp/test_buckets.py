@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.storage import recent_reads
+from reshard.storage import calls
 from tests.dcp_files import cut, write_dcp
 from tests.emulators.buckets import Bucket
 from tests.public.buckets.uploads import upload
@@ -19,7 +19,7 @@ ROWS = np.arange(600, dtype=np.float32).reshape(60, 10)
 @pytest.fixture(autouse=True)
 def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process."""
-    monkeypatch.setattr(recent_reads, "_READS", recent_reads._RecentReads())
+    monkeypatch.setattr(calls, "_READS", calls._RecentReads())
 
 
 def requests_of(bucket: Bucket, url: str) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.storage import recent_reads
+from reshard.storage import calls
 from tests.emulators.buckets import Bucket
 from tests.state_files import write_state
 
@@ -16,7 +16,7 @@ from tests.state_files import write_state
 @pytest.fixture(autouse=True)
 def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process."""
-    monkeypatch.setattr(recent_reads, "_READS", recent_reads._RecentReads())
+    monkeypatch.setattr(calls, "_READS", calls._RecentReads())
 
 
 def opened_requests(bucket: Bucket, file: Path) -> int:

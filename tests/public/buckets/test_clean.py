@@ -11,8 +11,8 @@ import pytest
 
 import reshard
 from reshard.errors import MissingError, PlanError, StorageError, TargetBusyError
+from reshard.storage.buckets.lease import acquire_lease
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target.take_lease import take
 from reshard.storage.leftovers import remove_leftovers
 from reshard.storage.local.staging import staged
 from tests.emulators.buckets import Bucket
@@ -98,7 +98,7 @@ def test_what_a_run_writes_on_a_disk_is_refused(tmp_path: Path) -> None:
 
 def test_what_a_run_is_writing_is_refused(s3_bucket: Bucket) -> None:
     store = BucketStore("s3", s3_bucket.name)
-    take(store, "run/.7.reshard-partial/lease", f"{s3_bucket.url}/run/7")
+    acquire_lease(store, "run/.7.reshard-partial/lease", f"{s3_bucket.url}/run/7")
     with pytest.raises(TargetBusyError, match=r"is writing .*run/7 now"):
         remove_leftovers(f"{s3_bucket.url}/run/7")
 

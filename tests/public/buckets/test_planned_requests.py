@@ -12,7 +12,7 @@ import pytest
 
 import reshard
 from reshard import ConversionReport, MultiReport, Requests, Target
-from reshard.storage import recent_reads
+from reshard.storage import calls
 from reshard.storage.buckets import counts
 from tests.emulators.buckets import Bucket
 from tests.emulators.no_clock import no_clock
@@ -225,7 +225,7 @@ def test_a_plan_says_what_its_run_will_ask(
     out = f"{gcs_bucket.url}/out"
     planned = reshard.plan(url, out, workers=2, layout=COLUMNS).requests
     assert planned is not None
-    monkeypatch.setattr(recent_reads, "_READS", recent_reads._RecentReads())  # as another process
+    monkeypatch.setattr(calls, "_READS", calls._RecentReads())  # as another process
     gcs_bucket.emulator.log.clear()
     reshard.convert(url, out, workers=2, layout=COLUMNS)
     assert_near(planned.requests(), logged(gcs_bucket.emulator))

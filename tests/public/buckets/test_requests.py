@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 import reshard
 from reshard.errors import NotACheckpointError
-from reshard.storage import recent_reads
+from reshard.storage import calls
 from tests.conformance.forms import FORMS, Form
 from tests.emulators.buckets import Bucket
 from tests.emulators.server import Options
@@ -32,7 +32,7 @@ NAMED = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process: reads of metadata that earlier tests made are not there."""
-    monkeypatch.setattr(recent_reads, "_READS", recent_reads._RecentReads())
+    monkeypatch.setattr(calls, "_READS", calls._RecentReads())
 
 
 def requests_of(bucket: Bucket, call: Callable[[], Any]) -> Counter[str]:

@@ -12,7 +12,7 @@ import pytest
 import reshard
 from reshard.errors import PlanError, ResumeError, SourceChangedError, StorageError, TargetBusyError
 from reshard.storage.location import locate
-from reshard.storage.parts import Part, held_part, parse_part, parts_of
+from reshard.storage.parts import Part, lock_part, parse_part, parts_of
 from tests.public.parts.in_parts import LAYOUT, LIMITS, convert_part, files_of, killed, names_in
 
 
@@ -148,7 +148,7 @@ def test_folders_above_a_target_of_parts_are_durable(
 def test_a_part_that_is_at_work(trained: Path, tmp_path: Path) -> None:
     target = tmp_path / "t"
     convert_part(trained, target, "1/2")
-    with held_part(locate(target), Part(2, 2)):
+    with lock_part(locate(target), Part(2, 2)):
         with pytest.raises(
             TargetBusyError, match=f"part 2/2 of {target} is at work now; wait for it"
         ):

@@ -21,9 +21,9 @@ import reshard
 from reshard.conversion import convert as convert_module  # noqa: F401 - so that forked processes have it
 from reshard.engine import task_stream
 from reshard.errors import ReshardError
-from reshard.storage import host, upload
-from reshard.storage.buckets import objects
-from reshard.storage.buckets.target import lease, take_lease
+from reshard.storage import host, target
+from reshard.storage.buckets import lease, objects
+from reshard.storage.buckets.clouds import CLOUDS
 from tests.emulators.no_clock import no_clock
 
 PRELOADED = ["tests.robustness.buckets.children"]
@@ -122,9 +122,9 @@ def _call(
 def small_tasks() -> None:
     """Small batches and parts, so that a small checkpoint takes many requests."""
     task_stream.BATCH_TASKS = 1
-    objects.WHOLE_BYTES = objects._PART_BYTES = upload.PIECE_BYTES = PART_BYTES
-    for scheme, limits in objects.LIMITS.items():
-        objects.LIMITS[scheme] = replace(limits, least_part_bytes=1)
+    objects.WHOLE_BYTES = objects._PART_BYTES = target.PIECE_BYTES = PART_BYTES
+    for scheme, cloud in CLOUDS.items():
+        CLOUDS[scheme] = replace(cloud, least_part_bytes=1)
 
 
 _FOR_GOOD = ExitStack()
@@ -139,7 +139,7 @@ def on_another_host() -> None:
     """Leases of other processes are those of another host, and die in seconds; records are put at once."""
     quick_leases()
     real = host.process_mark
-    take_lease.process_state = lambda _: "unknown"
+    lease.process_state = lambda _: "unknown"
     host.process_mark = lambda: real() | {"host": f"host-{os.getpid()}"}
     lease.process_mark = host.process_mark
 
@@ -147,7 +147,7 @@ def on_another_host() -> None:
 def patient() -> None:
     """As ``quick_leases``; but a run that lives is not taken for dead where the machine is busy."""
     quick_leases()
-    take_lease.DEAD_S = 5.0
+    lease.DEAD_S = 5.0
 
 
 def patient_on_another_host() -> None:
@@ -157,4 +157,4 @@ def patient_on_another_host() -> None:
 
 def quick_leases() -> None:
     lease.BEAT_S, lease.SURE_S = 0.2, 0.8
-    take_lease.DEAD_S, take_lease.LOOK_S = 1.6, 0.1
+    lease.DEAD_S, lease.LOOK_S = 1.6, 0.1

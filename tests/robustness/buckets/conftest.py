@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from reshard.engine import task_stream
-from reshard.storage import upload
+from reshard.storage import target
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.clouds import CLOUDS
 from tests.emulators.buckets import Bucket
 from tests.emulators.no_clock import no_clock
 from tests.emulators.server import Options
@@ -40,9 +41,9 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
     monkeypatch.setattr(objects, "WHOLE_BYTES", PART_BYTES)
     monkeypatch.setattr(objects, "_PART_BYTES", PART_BYTES)
-    monkeypatch.setattr(upload, "PIECE_BYTES", PART_BYTES)
-    for scheme, limits in objects.LIMITS.items():
-        monkeypatch.setitem(objects.LIMITS, scheme, replace(limits, least_part_bytes=1))
+    monkeypatch.setattr(target, "PIECE_BYTES", PART_BYTES)
+    for scheme, cloud in CLOUDS.items():
+        monkeypatch.setitem(CLOUDS, scheme, replace(cloud, least_part_bytes=1))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 
 import reshard
 from reshard.errors import MissingError, ReshardError, StorageError, TargetExistsError
-from reshard.storage.buckets.target import take_lease
+from reshard.storage.buckets import lease
 from reshard.storage.leftovers import remove_leftovers
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.apis.error_answers import ErrorAnswer
@@ -177,7 +177,7 @@ def test_a_lease_that_is_damaged_does_not_bar_the_target(
     data = bytearray(b"".join(bucket.emulator.objects.get(bucket.name, key).segments))
     data[40] ^= 4
     bucket.store().put(key, bytes(data))
-    monkeypatch.setattr(take_lease, "DEAD_S", 0.0)
+    monkeypatch.setattr(lease, "DEAD_S", 0.0)
     if way == "clean":
         assert reshard.clean(f"{bucket.url}/{TARGET}").is_removed
         assert keys(bucket) == []

@@ -11,7 +11,7 @@ import pytest
 import reshard
 from reshard.errors import StorageError
 from reshard.storage.buckets import clients
-from reshard.storage.buckets.settings import BucketSettings
+from reshard.storage.buckets.clients import BucketSettings
 from reshard.storage.location import locate
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket

@@ -14,7 +14,7 @@ import pytest
 
 import reshard
 from reshard.errors import StorageError, TargetBusyError, TargetExistsError
-from reshard.storage.local.staging import held, staging_for
+from reshard.storage.local.staging import lock_staging, staging_for
 from tests.checkpoint_files import files_of, files_without_times
 from tests.robustness.crash.cases import CASES, FORMS
 
@@ -29,7 +29,7 @@ def convert(form: str, sources: Any, target: Path, **options: Any) -> Any:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_second_run_is_refused_while_the_first_lives(form, sources, tmp_path):
     target = tmp_path / "t"
-    with held(target), pytest.raises(TargetBusyError) as caught:
+    with lock_staging(target), pytest.raises(TargetBusyError) as caught:
         convert(form, sources, target)
     assert f"another run (process {os.getpid()}) is writing '{target}' now" in str(caught.value)
     assert not target.exists()

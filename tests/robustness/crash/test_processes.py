@@ -201,12 +201,12 @@ def test_a_holder_that_died_frees_the_target(sources, tmp_path):
     assert reshard.verify(sources["raw"], target).differences == 0
 
 
-@pytest.mark.parametrize("step", ["plan_targets", "held_target"])
+@pytest.mark.parametrize("step", ["plan_targets", "lock_target"])
 def test_a_run_that_waited_for_nothing_finds_the_other_ones_result(
     sources, tmp_path, monkeypatch, step
 ):
     """The first publishes after the second has looked for a target: before it plans, or takes the lock."""
-    module = {"plan_targets": convert_module, "held_target": lock_targets}[step]
+    module = {"plan_targets": convert_module, "lock_target": lock_targets}[step]
     target, usual = tmp_path / "t", getattr(module, step)
 
     def late(*arguments, **options):

@@ -13,7 +13,7 @@ from reshard import Target
 from reshard.engine import task_stream
 from reshard.errors import ResumeError, SourceChangedError, StorageError, TargetBusyError
 from reshard.storage.local import transaction as local_transaction
-from reshard.storage.local.staging import held, staging_for
+from reshard.storage.local.staging import lock_staging, staging_for
 from tests.checkpoint_files import files_without_times
 from tests.robustness.crash.cases import COLUMNS, ROWS
 from tests.robustness.crash.interrupted import journal_tasks, same_result
@@ -174,7 +174,7 @@ def test_a_target_that_exists_is_refused_before_anything_is_made(targets, source
 
 
 def test_a_target_that_another_run_writes(targets, sources, tmp_path):
-    with held(tmp_path / "half"), pytest.raises(TargetBusyError) as caught:
+    with lock_staging(tmp_path / "half"), pytest.raises(TargetBusyError) as caught:
         reshard.convert_all(sources["raw"], targets, **LIMITS)
     assert caught.value.target == str(tmp_path / "half")
     assert f"is writing '{tmp_path}/half' now" in str(caught.value)

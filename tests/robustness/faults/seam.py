@@ -27,7 +27,7 @@ import reshard
 from reshard.storage.local import files as local_files
 
 _PROJECT = f"{Path(reshard.__file__).parent}/"
-_STORE = frozenset({"storage/local/store.py", "storage/location.py", "storage/local/links.py"})
+_STORE = frozenset({"storage/local/store.py", "storage/location.py"})
 
 BY_PATH = (
     "open", "mkdir", "stat", "lstat", "scandir", "listdir", "unlink", "remove", "rmdir", "rename", "replace", "readlink",

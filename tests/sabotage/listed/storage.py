@@ -61,15 +61,15 @@ SABOTAGES = (
         "old-journal-not-removed",
         "the journal of an earlier run is left while its files are removed",
         "reshard/storage/local/staging.py",
-        "            _remove(staging.journal)\n            fsync(staging.folder)\n",
-        "            pass\n",
+        "            _remove(staging.journal)\n            fsync(staging.folder)",
+        "            pass",
         ("tests/storage/local/test_staging.py::test_an_emptied_folder_has_lost_its_journal_first",),
     ),
     Sabotage(
         "dead-task-writes-on",
         "a task of a run that is over can still make files of the target",
-        "reshard/storage/local/attempts.py",
-        "                path.rename(dead)\n            path = dead\n",
+        "reshard/storage/local/staging.py",
+        "                path.rename(dead)  # against a task that makes a file while the folder is emptied\n            path = dead\n",
         "                dead = path\n            path = dead\n",
         ("tests/storage/local/test_attempts.py::test_an_ended_attempt_makes_no_file",),
     ),
@@ -77,14 +77,14 @@ SABOTAGES = (
         "live-stage-cleaned",
         "cleaning removes what a live run writes",
         "reshard/storage/leftovers.py",
-        "    with held_target(place, unsafe=True, state=state) as transaction:",
-        "    if is_local(place):\n        import shutil\n\n        shutil.rmtree(staging_for(Path(place.path)).folder, ignore_errors=True)\n    with held_target(place, unsafe=True, state=state) as transaction:",
+        "    with lock_target(place, unsafe=True, state=state) as transaction:",
+        "    if is_local(place):\n        import shutil\n\n        shutil.rmtree(staging_for(Path(place.path)).folder, ignore_errors=True)\n    with lock_target(place, unsafe=True, state=state) as transaction:",
         ("tests/public/buckets/test_clean.py::test_what_a_run_writes_on_a_disk_is_refused",),
     ),
     Sabotage(
         "marker-before-proof",
         "in a bucket the commit marker is put before all objects are looked for",
-        "reshard/storage/buckets/target/transaction.py",
+        "reshard/storage/buckets/transaction.py",
         '        put = {f"{self._target.path}/{name}": self._put_mark(name) for name in others}\n',
         '        put = {f"{self._target.path}/{name}": self._put_mark(name) for name in (*others, *markers)}\n',
         (
@@ -94,7 +94,7 @@ SABOTAGES = (
     Sabotage(
         "marker-of-others-believed",
         "a commit marker that somebody else put is not refused",
-        "reshard/storage/buckets/target/transaction.py",
+        "reshard/storage/buckets/transaction.py",
         "        self.check()\n        self._refuse_marked()\n        self._lease.renew()",
         "        self.check()\n        self._lease.renew()",
         (
@@ -104,7 +104,7 @@ SABOTAGES = (
     Sabotage(
         "lease-unchecked",
         "a run that lost its lease deletes and records on",
-        "reshard/storage/buckets/target/transaction.py",
+        "reshard/storage/buckets/transaction.py",
         "    def check(self) -> None:\n        self._lease.check()\n",
         "    def check(self) -> None:\n",
         ("tests/storage/buckets/target/test_lost_target.py::test_it_removes_nothing[s3_bucket]",),
@@ -112,7 +112,7 @@ SABOTAGES = (
     Sabotage(
         "live-lease-taken",
         "a run takes the lease of one that lives",
-        "reshard/storage/buckets/target/take_lease.py",
+        "reshard/storage/buckets/lease.py",
         "            return True\n        time.sleep(LOOK_S)\n    return False",
         "            return True\n        time.sleep(LOOK_S)\n    return True",
         (
@@ -122,9 +122,9 @@ SABOTAGES = (
     Sabotage(
         "lease-unchecked-elsewhere",
         "a task on another host writes although its run is over",
-        "reshard/storage/buckets/target/checks.py",
-        "    if held is None or held.run != run or held.is_free:",
-        "    if held is None:",
+        "reshard/storage/buckets/targets.py",
+        "    if found is None or found.run != run or found.is_free:",
+        "    if found is None:",
         ("tests/storage/buckets/test_check_lease.py::test_a_run_has_its_lease_until_it_ends",),
     ),
     Sabotage(
@@ -148,7 +148,7 @@ SABOTAGES = (
     Sabotage(
         "parts-swapped",
         "two pieces of a file that is uploaded in parts change places",
-        "reshard/storage/upload.py",
+        "reshard/storage/target.py",
         "        while (piece := self._pieces.get()) is not None:\n            yield memoryview(piece)\n",
         "        given = list(iter(self._pieces.get, None))\n"
         "        yield from map(memoryview, [*given[1::-1], *given[2:]])\n",
@@ -168,7 +168,7 @@ SABOTAGES = (
         "upload-unproved",
         "what Google Cloud received is not compared with what was sent",
         "reshard/storage/buckets/objects.py",
-        "    if not is_proved and not is_received_in_parts(store, path, version, sent):",
+        "    if _is_read_back(store) and not is_received_in_parts(store, path, version, sent):",
         "    if False:",
         (
             "tests/robustness/buckets/test_flips.py::test_parts_that_change_on_the_way_are_refused[gcs_bucket-put_part]",

@@ -9,7 +9,7 @@ import pytest
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.schedules.outputs import output_stamp
 
-from reshard.storage.local import finished_output
+from reshard.storage.local import transaction
 from reshard.storage.location import locate
 from tests.server.schedules.bench import Bench, write_output, write_step
 
@@ -145,7 +145,7 @@ def test_a_removal_is_finished_by_the_next_server(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(finished_output, "remove_tree", die)
+        patch.setattr(transaction, "remove_tree", die)
         with pytest.raises(KeyboardInterrupt):
             convert(bench, run, 2)
     left = outputs(bench)

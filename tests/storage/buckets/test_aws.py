@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reshard.errors import MissingPackageError
-from reshard.storage.buckets.target.unfinished_uploads import list_uploads
+from reshard.storage.buckets.aws import list_uploads
 from reshard.storage.location import locate
 from tests.emulators.buckets import Bucket
 

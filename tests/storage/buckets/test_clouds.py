@@ -6,18 +6,19 @@ import pytest
 
 from reshard.planning.requests import deleted
 from reshard.storage.base import ON_DISK
-from reshard.storage.buckets.clouds import REQUESTS
-from reshard.storage.buckets.urls import SCHEMES, Scheme
+from reshard.storage.buckets.clouds import CLOUDS, SCHEMES, Scheme
 from reshard.storage.target import traits_at, upload_parts
 
 MIB = 1 << 20
 
 
 def test_every_cloud_is_known_and_has_a_limit() -> None:
-    assert set(REQUESTS) == set(SCHEMES)
-    assert all(requests.rates is not None for requests in REQUESTS.values())
+    assert set(CLOUDS) == set(SCHEMES)
+    assert all(
+        requests.rates is not None for requests in (cloud.requests for cloud in CLOUDS.values())
+    )
     for scheme in SCHEMES:
-        assert traits_at(f"{scheme}://bucket/folder").requests == REQUESTS[scheme]
+        assert traits_at(f"{scheme}://bucket/folder").requests == CLOUDS[scheme].requests
 
 
 def test_a_disk_has_no_requests() -> None:
@@ -27,7 +28,7 @@ def test_a_disk_has_no_requests() -> None:
 
 @pytest.mark.parametrize(("scheme", "requests"), [("s3", 1), ("gs", 600), ("az", 3)])
 def test_deletions_are_planned_as_the_cloud_takes_them(scheme: Scheme, requests: int) -> None:
-    assert deleted(REQUESTS[scheme], 600).delete == requests
+    assert deleted(CLOUDS[scheme].requests, 600).delete == requests
 
 
 @pytest.mark.parametrize(

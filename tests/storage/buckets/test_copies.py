@@ -11,7 +11,7 @@ import pytest
 
 import reshard
 from reshard.errors import SourceChangedError
-from reshard.storage.buckets import copies
+from reshard.storage.buckets import store
 from reshard.storage.copying import can_copy, copied_by_store, copy_file
 from reshard.storage.location import Location, locate
 from tests.emulators.buckets import Bucket
@@ -23,8 +23,8 @@ DATA = np.random.default_rng(5).bytes(300_000)
 def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """A bucket whose ETags are MD5s, and copies of anything are worth it."""
     found: Bucket = request.getfixturevalue(request.param)
-    monkeypatch.setattr("reshard.storage.buckets.copies.LEAST_BYTES", 1000)
-    monkeypatch.setattr("reshard.storage.buckets.copies._UNPROVEN", set())
+    monkeypatch.setattr("reshard.storage.buckets.store.LEAST_BYTES", 1000)
+    monkeypatch.setattr("reshard.storage.buckets.store._UNPROVEN", set())
     if request.param == "moto_bucket":
         yield found
         return
@@ -74,8 +74,8 @@ def test_a_copy_that_proves_nothing_is_removed_and_not_tried_again(
     s3_bucket: Bucket, monkeypatch
 ) -> None:
     """The tests' S3 has ETags that are no MD5s, as a bucket with a customer's key has."""
-    monkeypatch.setattr("reshard.storage.buckets.copies.LEAST_BYTES", 1000)
-    monkeypatch.setattr("reshard.storage.buckets.copies._UNPROVEN", set())
+    monkeypatch.setattr("reshard.storage.buckets.store.LEAST_BYTES", 1000)
+    monkeypatch.setattr("reshard.storage.buckets.store._UNPROVEN", set())
     obstore.put(s3_bucket.store(), "a", DATA)
     url = f"{s3_bucket.url}/"
     assert can_copy(f"{url}a", f"{url}b", len(DATA))
@@ -89,15 +89,15 @@ def test_a_copy_that_proves_nothing_is_removed_and_not_tried_again(
 @pytest.mark.parametrize(
     ("source", "target", "nbytes", "expected"),
     [
-        ("s3://b/x", "s3://b/y", copies.LEAST_BYTES, True),
-        ("gs://b/x", "gs://b/y", copies.GREATEST_BYTES, True),
-        ("s3://b/x", "s3://b/y", copies.LEAST_BYTES - 1, False),
-        ("s3://b/x", "s3://b/y", copies.GREATEST_BYTES + 1, False),
-        ("s3://b/x", "s3://c/y", copies.LEAST_BYTES, False),
-        ("s3://b/x", "gs://b/y", copies.LEAST_BYTES, False),
-        ("az://b/x", "az://b/y", copies.LEAST_BYTES, False),
-        ("/data/x", "s3://b/y", copies.LEAST_BYTES, False),
-        ("s3://b/x", "/data/y", copies.LEAST_BYTES, False),
+        ("s3://b/x", "s3://b/y", store.LEAST_BYTES, True),
+        ("gs://b/x", "gs://b/y", store.GREATEST_BYTES, True),
+        ("s3://b/x", "s3://b/y", store.LEAST_BYTES - 1, False),
+        ("s3://b/x", "s3://b/y", store.GREATEST_BYTES + 1, False),
+        ("s3://b/x", "s3://c/y", store.LEAST_BYTES, False),
+        ("s3://b/x", "gs://b/y", store.LEAST_BYTES, False),
+        ("az://b/x", "az://b/y", store.LEAST_BYTES, False),
+        ("/data/x", "s3://b/y", store.LEAST_BYTES, False),
+        ("s3://b/x", "/data/y", store.LEAST_BYTES, False),
     ],
 )  # fmt: skip
 def test_copies_are_worth_it_within_one_bucket(

@@ -9,8 +9,7 @@ import obstore
 import pytest
 
 from reshard.storage.buckets import counts, objects
-from reshard.storage.buckets.copies import copy_within
-from reshard.storage.buckets.store import BucketStore
+from reshard.storage.buckets.store import BucketStore, copy_within
 from reshard.storage.location import locate
 from reshard.storage.requests import NONE, Requests
 from tests.emulators.buckets import Bucket

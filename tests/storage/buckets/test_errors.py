@@ -18,8 +18,7 @@ from reshard.errors import (
     SourceChangedError,
     StorageError,
 )
-from reshard.storage.buckets.errors import bucket_error, without_secrets
-from reshard.storage.buckets.reasons import DamagedUploadError
+from reshard.storage.buckets.errors import DamagedUploadError, bucket_error, without_secrets
 from reshard.storage.location import Location, locate
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import SECRETS, Bucket

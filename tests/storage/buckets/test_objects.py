@@ -10,6 +10,7 @@ import pytest
 from reshard.errors import CorruptError, SourceChangedError, StorageError, TargetExistsError
 from reshard.storage.base import OpenFile
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.clouds import CLOUDS
 from reshard.storage.buckets.store import BucketStore
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
@@ -33,7 +34,7 @@ def test_an_object_is_put_whole(store: BucketStore, bucket: Bucket) -> None:
     assert all(
         ("x-amz-checksum-crc64nvme" in one.headers) == (bucket.scheme == "s3") for one in sent
     )
-    assert objects.LIMITS[bucket.scheme].proves_uploads == (bucket.scheme == "s3")
+    assert CLOUDS[bucket.scheme].proves_uploads == (bucket.scheme == "s3")
 
 
 def test_s3_refuses_bytes_that_changed_on_the_way(s3_bucket: Bucket) -> None:

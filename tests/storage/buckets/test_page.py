@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.storage.buckets.settings import BucketSettings, settings_for
+from reshard.storage.buckets.clients import BucketSettings, settings_for
 from tests.docs.page import code_of
 from tests.docs.run_page import DOCS, run_page
 from tests.emulators.buckets import Bucket

@@ -13,7 +13,7 @@ from reshard.errors import StorageError
 from reshard.formats.codecs import open_stream
 from reshard.formats.contents import Extent
 from reshard.formats.encoding import Encoding
-from reshard.storage.buckets.read_ahead import ReadAhead
+from reshard.storage.buckets.file import ReadAhead
 from reshard.storage.location import locate, open_range
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import obstore
 
+from reshard.storage.calls import GAP_BYTES, REQUEST_BYTES, ByteRange, read_many
 from reshard.storage.location import locate
-from reshard.storage.parallel_calls import GAP_BYTES, REQUEST_BYTES, ByteRange, read_many
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Refuse
@@ -21,7 +24,7 @@ def test_near_ranges_are_read_together(bucket: Bucket) -> None:
     offsets = [0, 100, 250 + GAP_BYTES, 2 << 20, (2 << 20) + 50]
     parts = [ByteRange(url, version, offset, 100) for offset in offsets]
     bucket.emulator.log.clear()
-    found = read_many([*parts, parts[0]])
+    found = read_many(locate(url).store, [*parts, parts[0]])
     assert found == {part: DATA[part.offset : part.offset + 100] for part in parts}
     assert sorted(request.range for request in bucket.emulator.log.of("get")) == [
         "bytes=0-199",
@@ -35,7 +38,7 @@ def test_a_request_is_not_longer_than_its_limit(bucket: Bucket) -> None:
     url = f"{bucket.url}/a"
     parts = [ByteRange(url, "", offset, 10_000) for offset in range(0, len(DATA) - 10_000, 10_000)]
     bucket.emulator.log.clear()
-    found = read_many(parts)
+    found = read_many(locate(url).store, parts)
     assert all(found[part] == DATA[part.offset : part.offset + 10_000] for part in parts)
     requests = bucket.emulator.log.of("get")
     assert len(requests) == -(-len(parts) // (REQUEST_BYTES // 10_000))
@@ -50,5 +53,14 @@ def test_what_cannot_be_read_is_left_out(bucket: Bucket) -> None:
     bucket.emulator.faults.add(
         Refuse(answers.ACCESS_DENIED), operation="get", key="/b$", times=None
     )
-    assert read_many(parts) == {parts[0]: b"4567", parts[2]: b"4567"}
-    assert read_many([]) == {}
+    store = locate(bucket.url).store
+    assert read_many(store, parts) == {parts[0]: b"4567", parts[2]: b"4567"}
+    assert read_many(store, []) == {}
+
+
+def test_a_disk_is_asked_for_no_range(tmp_path: Path) -> None:
+    def parts() -> Iterator[ByteRange]:
+        raise AssertionError("a range was looked up")
+        yield
+
+    assert read_many(locate(tmp_path).store, parts()) == {}

@@ -9,7 +9,7 @@ import obstore
 import pytest
 
 from reshard.errors import StorageError
-from reshard.storage.buckets.settings import BucketSettings, settings_for
+from reshard.storage.buckets.clients import BucketSettings, settings_for
 from reshard.storage.location import locate
 from tests.emulators.buckets import Bucket
 

@@ -17,7 +17,7 @@ from reshard.formats.registry import open_reader
 from reshard.storage.base import Entry, FileStatus
 from reshard.storage.buckets import file as bucket_file
 from reshard.storage.buckets.file import equal_ranges
-from reshard.storage.buckets.listing import BYTES_PER_OBJECT
+from reshard.storage.buckets.store import BYTES_PER_OBJECT
 from reshard.storage.location import Location, locate, open_file
 from tests.emulators.buckets import Bucket
 from tests.orbax_trees import save_pytree

@@ -9,7 +9,8 @@ import pytest
 
 from reshard.errors import StorageError
 from reshard.storage.host import host_name
-from reshard.storage.local.attempts import (
+from reshard.storage.local.files import OpenFiles, open_new
+from reshard.storage.local.staging import (
     accept,
     attempts_in,
     begin_attempt,
@@ -17,7 +18,6 @@ from reshard.storage.local.attempts import (
     has_attempt,
     open_attempts,
 )
-from reshard.storage.local.files import OpenFiles, open_new
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from reshard.errors import StorageError, TargetBusyError
 from reshard.storage.local.staging import FILES_OF_PREFIX
 from reshard.storage.location import locate
-from reshard.storage.targets import held_target, remove_finished, stamp_of_finished
+from reshard.storage.targets import lock_target, remove_finished, stamp_of_finished
 
 RECORDS = ("record.json", "index.json")
 ASIDE = ".removed-1"
@@ -83,7 +83,7 @@ def test_files_of_a_prefix_are_removed_under_their_lock(tmp_path: Path) -> None:
     for name in [*names, "ckpt-10.index"]:
         (tmp_path / name).write_text(name)
     known = stamp(prefix)
-    with held_target(locate(prefix), FILES_OF_PREFIX) as held:
+    with lock_target(locate(prefix), FILES_OF_PREFIX) as held:
         with pytest.raises(TargetBusyError):
             remove(prefix, known)
         held.abort()

@@ -11,8 +11,8 @@ import pytest
 
 import reshard
 from reshard.errors import StorageError
-from reshard.storage.local import folding
-from reshard.storage.local.folding import refuse_folded
+from reshard.storage.local import target_checks
+from reshard.storage.local.target_checks import refuse_folded
 from reshard.storage.location import locate
 from tests.equal import assert_same
 from tests.orbax_trees import save_pytree
@@ -38,7 +38,7 @@ def names_in(folder: Path) -> list[str]:
 
 @pytest.fixture
 def _folds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "_is_there", is_there)
+    monkeypatch.setattr(target_checks, "_is_there", is_there)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_probe_of_a_run_that_was_killed_is_no_answer(tmp_path: Path) -> None:
 def test_nothing_is_asked_where_no_names_are_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folding, "_taken_for_one", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(target_checks, "_taken_for_one", lambda *_: pytest.fail("asked"))
     refuse_folded(locate(str(tmp_path)), ["params.w", "params.b", "opt/a", "opt/b", "params.w"])
 
 

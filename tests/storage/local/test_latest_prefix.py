@@ -15,7 +15,7 @@ import pytest
 
 import reshard
 from reshard.errors import StorageError
-from reshard.storage.local import latest_prefix
+from reshard.storage.local import publishing
 from reshard.storage.local.files import storage_error
 from tests.oracles.oracle import Oracle
 
@@ -79,13 +79,13 @@ def test_what_is_not_ours_stays(kind: str, saved: Path, tmp_path: Path) -> None:
 def test_a_training_that_begins_meanwhile_keeps_its_own(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, write = tmp_path / "checkpoint", latest_prefix.write_file
+    there, write = tmp_path / "checkpoint", publishing.write_file
 
     def begun(path: str, data: bytes) -> None:
         write(path, data)
         there.write_text("of a training")
 
-    monkeypatch.setattr(latest_prefix, "write_file", begun)
+    monkeypatch.setattr(publishing, "write_file", begun)
     made(saved, tmp_path / "ckpt-7")
     assert there.read_text() == "of a training"
 
@@ -119,7 +119,7 @@ def test_a_refusal_says_that_the_target_is_whole(
     def full(path: str, _: bytes) -> None:
         raise storage_error("write", path, OSError(errno.ENOSPC, "No space left"))
 
-    monkeypatch.setattr(latest_prefix, "write_file", full)
+    monkeypatch.setattr(publishing, "write_file", full)
     with pytest.raises(StorageError) as caught:
         made(saved, tmp_path / "ckpt-7")
     assert str(caught.value).startswith(

@@ -16,7 +16,7 @@ import pytest
 from reshard.errors import StorageError, TargetBusyError
 from reshard.storage.local import staging
 from reshard.storage.local.publishing import publish
-from reshard.storage.local.staging import Staging, emptied, held, staged, staging_for
+from reshard.storage.local.staging import Staging, emptied, lock_staging, staged, staging_for
 from tests.storage.folders import fill, names
 
 
@@ -180,7 +180,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
 def test_an_emptied_folder_has_lost_its_journal_first(tmp_path, monkeypatch):
     """After a power failure a journal must not describe files that are not its own."""
     synced = []
-    with held(tmp_path / "dst") as stage:
+    with lock_staging(tmp_path / "dst") as stage:
         chunk = stage.root / "chunk"
         stage.root.mkdir()
         chunk.touch()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.storage.local import writeback
-from reshard.storage.local.writeback import WRITEBACK_BYTES, Writeback
+from reshard.storage.local import syncing
+from reshard.storage.local.syncing import WRITEBACK_BYTES, Writeback
 
 LAYOUT = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "w", "axes": [None, "x"]}]}
 
@@ -38,7 +38,7 @@ class Device:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     found = Device()
-    monkeypatch.setattr(writeback, "_begin", found.write)
+    monkeypatch.setattr(syncing, "_begin", found.write)
     return found
 
 
@@ -80,7 +80,7 @@ def test_writers_do_not_wait_for_a_busy_device(
 def test_no_thread_and_no_file_are_no_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writeback._begin(str(tmp_path / "missing"), 1, 0)
+    syncing._begin(str(tmp_path / "missing"), 1, 0)
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -98,12 +98,12 @@ def test_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         def sync_file_range(fd: int, *_: object) -> None:
             asked.append(fd)
 
-    monkeypatch.setattr(writeback, "libc", lambda: Library)
+    monkeypatch.setattr(syncing, "libc", lambda: Library)
     (tmp_path / "file").write_bytes(b"1")
     (tmp_path / "link").symlink_to("file")
-    writeback._begin(str(tmp_path / "link"), 1, 0)
+    syncing._begin(str(tmp_path / "link"), 1, 0)
     assert not asked
-    writeback._begin(str(tmp_path / "file"), 1, 0)
+    syncing._begin(str(tmp_path / "file"), 1, 0)
     assert len(asked) == 1
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.carry_out import write_head
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.keras.datasets import Dataset
 from reshard.formats.keras.files import ONLY_FILE
@@ -74,7 +73,8 @@ class _Planned:
         _: Iterable[ChunkChecksum],  # the format stores none
     ) -> Mapping[str, bytes]:
         """Writes the record with the digests of the tensors."""
-        write_head((root / ONLY_FILE), self._metadata + self._record(digests), self._nbytes)
+        head = self._metadata + self._record(digests)
+        (root / ONLY_FILE).write_ranges([(0, head)], self._nbytes)
         return {}
 
     def _record(self, digests: Mapping[str, str]) -> bytes:

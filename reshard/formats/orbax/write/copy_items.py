@@ -13,7 +13,7 @@ from reshard.geometry.sizes import format_bytes
 from reshard.storage.base import FileStatus
 from reshard.storage.commit_markers import COMMIT_MARKER
 from reshard.storage.copying import copy_file
-from reshard.storage.local.folding import refuse_folded
+from reshard.storage.local.target_checks import refuse_folded
 from reshard.storage.location import Location, locate
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.carry_out import write_head
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.model_name import ONLY_FILE, index_of_pattern
@@ -39,7 +38,7 @@ from reshard.formats.slices.slice_file import (
     target_record,
 )
 from reshard.geometry.grid import Grid, Index
-from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
+from reshard.storage.commit_markers import markers_at
 from reshard.storage.copying import copy_file
 from reshard.storage.location import Location
 
@@ -99,14 +98,15 @@ class _Planned:
         """Writes the record with the tensors' digests, and the index."""
         if self._form.files == "one":
             (file,) = self._files.values()
-            write_head(root / file.name, self._header(file, digests), self.sizes[file.name])
+            header, nbytes = self._header(file, digests), self.sizes[file.name]
+            (root / file.name).write_ranges([(0, header)], nbytes)
             return {}
         known: dict[str, str] = {}
         if index := self._index():
             (root / self._index_name).write(index)
             known[self._index_name] = digest_of(index)
         known |= digests_of_files(root, self._form.carried.files)
-        markers = {} if root.traits.renames else {COMMIT_MARKER: COMMITTED}
+        markers = markers_at(root)
         known |= {name: digest_of(data) for name, data in markers.items()}
         (root / FILE_NAME).write(self._record(digests, known))
         return markers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reshard.storage.buckets.target import lease, segments
+from reshard.storage.buckets import lease, segments
 from reshard.storage.location import Location, locate
 from tests.emulators.buckets import Bucket
 

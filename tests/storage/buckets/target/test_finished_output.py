@@ -6,9 +6,9 @@ import obstore
 import pytest
 
 from reshard.errors import StorageError, TargetBusyError
-from reshard.storage.buckets.target.transaction import ObjectTransaction
+from reshard.storage.buckets.transaction import ObjectTransaction
 from reshard.storage.location import Location, locate
-from reshard.storage.targets import held_target, remove_finished, stamp_of_finished
+from reshard.storage.targets import lock_target, remove_finished, stamp_of_finished
 from tests.emulators.buckets import Bucket
 
 RECORDS = ("record.json", "index.json")
@@ -51,7 +51,7 @@ def test_the_second_record_counts_where_the_first_is_missing(output: Location) -
 
 def test_it_is_not_removed_while_another_run_has_it(output: Location) -> None:
     known = stamp(output)
-    with held_target(output), pytest.raises(TargetBusyError):
+    with lock_target(output), pytest.raises(TargetBusyError):
         remove(output, known)
     assert len(list(output.files())) == 4
 

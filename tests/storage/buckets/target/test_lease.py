@@ -12,12 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from reshard.errors import ResumeError, StorageError, TargetBusyError
+from reshard.storage.buckets import lease as taking
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.lease import Lease, LeaseRecord, acquire_lease, read_lease
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target import take_lease as taking
-from reshard.storage.buckets.target.checks import check_held
-from reshard.storage.buckets.target.lease import Held, Lease, read_lease
-from reshard.storage.buckets.target.take_lease import take
+from reshard.storage.buckets.targets import refuse_lost_lease
 from reshard.storage.checked_lines import checked_line
 from reshard.storage.host import _start_ticks, process_mark
 from tests.emulators.apis import error_answers as answers
@@ -30,7 +29,7 @@ TARGET = "run/7"
 
 @pytest.fixture
 def lease(store: BucketStore) -> Iterator[Lease]:
-    taken = take(store, PATH, TARGET)
+    taken = acquire_lease(store, PATH, TARGET)
     yield taken
     taken.release()
 
@@ -55,11 +54,11 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def waited(_: float) -> None:
         raise AssertionError("it waited to see whether the lease changes")
 
-    monkeypatch.setattr(taking, "time", SimpleNamespace(time_ns=time.time_ns, sleep=waited))
+    monkeypatch.setattr(taking, "time", SimpleNamespace(**{**vars(time), "sleep": waited}))
 
 
-def held(run: str, fence: int = 1 << 60, **mark: object) -> Held:
-    return Held(TARGET, fence, run, mark={**process_mark(), **mark})
+def held(run: str, fence: int = 1 << 60, **mark: object) -> LeaseRecord:
+    return LeaseRecord(TARGET, fence, run, mark={**process_mark(), **mark})
 
 
 def steal(store: BucketStore, **mark: object) -> None:
@@ -111,7 +110,7 @@ def test_a_renewal_whose_answer_was_lost_is_its_own(
 def test_a_taking_whose_answer_was_lost_is_its_own(store: BucketStore, bucket: Bucket) -> None:
     for taken in range(2):
         bucket.emulator.faults.add(Disconnect(done=True), operation="put", key=PATH)
-        lease = take(store, PATH, TARGET)
+        lease = acquire_lease(store, PATH, TARGET)
         lease.renew()
         lease.release()
         assert not lease.is_lost, taken
@@ -123,7 +122,7 @@ def test_a_lease_that_was_taken_over_and_removed_at_once_is_put_again(
     """The run stood still after it had put it; that says nothing of whether the store keeps conditions."""
     gone = Call(lambda: bucket.store().delete(PATH))
     bucket.emulator.faults.add(gone, operation="put", key=PATH, nth=2)
-    lease = take(store, PATH, TARGET)
+    lease = acquire_lease(store, PATH, TARGET)
     assert lease.is_conditional
     lease.renew()
     assert read_lease(store, PATH).run == lease._held.run
@@ -163,7 +162,7 @@ def test_the_time_that_a_machine_sleeps_counts(
 def test_a_lease_that_a_run_of_this_process_could_not_give_back_is_taken_at_once(
     store: BucketStore, bucket: Bucket
 ) -> None:
-    first = take(store, PATH, TARGET)
+    first = acquire_lease(store, PATH, TARGET)
     denied = bucket.emulator.faults.add(
         Refuse(answers.ACCESS_DENIED), operation="put", key=PATH, times=None
     )
@@ -171,7 +170,7 @@ def test_a_lease_that_a_run_of_this_process_could_not_give_back_is_taken_at_once
     assert denied.struck
     bucket.emulator.faults.clear()
     assert not read_lease(store, PATH).is_free
-    second = take(store, PATH, TARGET)
+    second = acquire_lease(store, PATH, TARGET)
     assert second.fence > first.fence
     with pytest.raises(TargetBusyError):
         first.renew()
@@ -181,7 +180,7 @@ def test_a_lease_that_a_run_of_this_process_could_not_give_back_is_taken_at_once
 @pytest.mark.usefixtures("_at_once")
 def test_a_run_of_this_process_that_lives_is_told_at_once(store: BucketStore, lease: Lease) -> None:
     with pytest.raises(TargetBusyError, match=r"another run \(process \d+ on .*\) is writing run/7 now; wait for it to end"):  # fmt: skip
-        take(store, PATH, TARGET)
+        acquire_lease(store, PATH, TARGET)
     lease.check()
 
 
@@ -199,7 +198,7 @@ def test_a_lease_that_nobody_renews_is_taken_over_although_its_process_may_live(
     before = held("lives on", fence=5, **mark)
     objects.put(store, PATH, before.render())
     began = time.monotonic()
-    taken = take(store, PATH, TARGET)
+    taken = acquire_lease(store, PATH, TARGET)
     assert time.monotonic() - began >= taking.DEAD_S
     assert taken.fence > before.fence
     taken.release()
@@ -211,12 +210,12 @@ def test_a_lease_that_nobody_renews_is_taken_over_although_its_process_may_live(
 def test_a_lease_that_is_renewed_meanwhile_is_not_taken(store: BucketStore, bucket: Bucket) -> None:
     other = held("other", host="b", fence=5)
     objects.put(store, PATH, other.render())
-    renewed = Held(TARGET, 5, "other", 1, mark=other.mark)
+    renewed = LeaseRecord(TARGET, 5, "other", 1, mark=other.mark)
     bucket.emulator.faults.add(
         Call(lambda: objects.put(store, PATH, renewed.render())), operation="head", key=PATH, nth=4
     )
     with pytest.raises(TargetBusyError, match=r"another run \(process \d+ on b\) is writing run/7"):
-        take(store, PATH, TARGET)
+        acquire_lease(store, PATH, TARGET)
     assert read_lease(store, PATH) == renewed
 
 
@@ -227,7 +226,7 @@ def test_a_run_that_ends_while_another_waits_makes_room(
 ) -> None:
     other = held("other", host="b", fence=5)
     objects.put(store, PATH, other.render())
-    free = Held(TARGET, 5, "other", 1, is_free=True, mark=other.mark).render()
+    free = LeaseRecord(TARGET, 5, "other", 1, is_free=True, mark=other.mark).render()
 
     def ends() -> None:
         if end == "removed":
@@ -236,7 +235,7 @@ def test_a_run_that_ends_while_another_waits_makes_room(
             objects.put(store, PATH, free)
 
     bucket.emulator.faults.add(Call(ends), operation="head", key=PATH, nth=4)
-    taken = take(store, PATH, TARGET)
+    taken = acquire_lease(store, PATH, TARGET)
     assert taken.fence > 5
     taken.release()
 
@@ -247,10 +246,10 @@ def test_fences_grow_although_nothing_of_the_last_run_is_left(
     """By a clock that goes forward."""
     milliseconds = itertools.count(time.time_ns(), 1_000_000)
     monkeypatch.setattr(time, "time_ns", lambda: next(milliseconds))
-    first = take(store, PATH, TARGET)
+    first = acquire_lease(store, PATH, TARGET)
     first.remove()
     assert store.status(PATH) is None
-    second = take(store, PATH, TARGET)
+    second = acquire_lease(store, PATH, TARGET)
     assert second.fence > first.fence
     second.remove()
 
@@ -258,10 +257,10 @@ def test_fences_grow_although_nothing_of_the_last_run_is_left(
 def test_a_fence_grows_although_the_clock_was_set_back(
     store: BucketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = take(store, PATH, TARGET)
+    first = acquire_lease(store, PATH, TARGET)
     first.release()
     monkeypatch.setattr(time, "time_ns", lambda: 0)
-    second = take(store, PATH, TARGET)
+    second = acquire_lease(store, PATH, TARGET)
     assert second.fence == first.fence + 1
     second.release()
 
@@ -292,7 +291,7 @@ def test_a_lease_that_is_damaged_is_taken_over_as_one_that_nobody_renews(
     """The run that has it, if it lives, finds out."""
     damage(store, byte)
     monkeypatch.setattr(taking, "DEAD_S", 0.0)
-    second = take(store, PATH, TARGET)
+    second = acquire_lease(store, PATH, TARGET)
     assert read_lease(store, PATH).run == second._held.run
     with pytest.raises(TargetBusyError, match="this run lost run/7: another run took "):
         lease.renew()
@@ -304,7 +303,7 @@ def test_a_lease_that_was_cut_to_nothing_is_taken_over(
 ) -> None:
     objects.put(store, PATH, b"")
     monkeypatch.setattr(taking, "DEAD_S", 0.0)
-    taken = take(store, PATH, TARGET)
+    taken = acquire_lease(store, PATH, TARGET)
     taken.renew()
     taken.release()
 
@@ -317,7 +316,7 @@ def test_a_damaged_lease_that_changes_meanwhile_is_not_taken(
     looks = 2 + bucket.emulator.log.count("head")
     bucket.emulator.faults.add(Call(lambda: steal(store)), operation="head", key=PATH, nth=3)
     with pytest.raises(TargetBusyError, match=r"another run \(process \d+ on .*\) is writing run/7 now"):  # fmt: skip
-        take(store, PATH, TARGET)
+        acquire_lease(store, PATH, TARGET)
     assert bucket.emulator.log.count("head") > looks
     assert read_lease(store, PATH) == held("another")
 
@@ -327,14 +326,14 @@ def test_a_task_does_not_go_on_under_a_lease_that_is_damaged(
 ) -> None:
     damage(store, 12)
     with pytest.raises(TargetBusyError, match="the run that began this task is over"):
-        check_held(store, PATH, lease.mark[1])
+        refuse_lost_lease(store, PATH, lease.mark[1])
 
 
 def test_a_lease_of_another_version_is_refused(store: BucketStore) -> None:
     for document in ({"format": "reshard.lease", "version": 2}, {}, []):
         objects.put(store, PATH, checked_line(json.dumps(document)))
         with pytest.raises(ResumeError, match="is no lease that this version of reshard knows"):
-            take(store, PATH, TARGET)
+            acquire_lease(store, PATH, TARGET)
 
 
 def test_a_bit_that_flips_on_the_way_to_the_store_is_sent_again(

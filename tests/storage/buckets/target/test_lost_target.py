@@ -7,13 +7,13 @@ import time
 import pytest
 
 from reshard.errors import MissingError, TargetBusyError
+from reshard.storage.buckets import lease as leases
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.lease import read_lease
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target import lease as leases
-from reshard.storage.buckets.target.held import held_objects
-from reshard.storage.buckets.target.lease import read_lease
+from reshard.storage.buckets.transaction import lock_in_bucket
 from reshard.storage.location import Location
-from reshard.storage.upload import Upload
+from reshard.storage.target import Upload
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Call
 from tests.storage.buckets.target.transactions import (
@@ -28,7 +28,7 @@ from tests.storage.buckets.target.transactions import (
 
 
 def test_it_puts_no_records(target: Location, store: BucketStore, bucket: Bucket) -> None:
-    with pytest.raises(TargetBusyError, match=r"this run lost .*run/7: another run took"), held_objects(target) as transaction:  # fmt: skip
+    with pytest.raises(TargetBusyError, match=r"this run lost .*run/7: another run took"), lock_in_bucket(target) as transaction:  # fmt: skip
         started(transaction)
         transaction.append("one")
         take_away(store)
@@ -41,7 +41,7 @@ def test_it_puts_no_records(target: Location, store: BucketStore, bucket: Bucket
 
 
 def test_it_says_so_whatever_it_met_first(target: Location, store: BucketStore) -> None:
-    with pytest.raises(TargetBusyError, match=r"this run lost .*nothing was published; wait for the other run") as caught, held_objects(target) as transaction:  # fmt: skip
+    with pytest.raises(TargetBusyError, match=r"this run lost .*nothing was published; wait for the other run") as caught, lock_in_bucket(target) as transaction:  # fmt: skip
         started(transaction)
         take_away(store)
         raise MissingError("an object is gone")
@@ -49,7 +49,7 @@ def test_it_says_so_whatever_it_met_first(target: Location, store: BucketStore) 
 
 
 def test_another_error_is_itself_while_the_target_is_held(target: Location) -> None:
-    with pytest.raises(MissingError, match="an object is gone"), held_objects(target) as transaction:  # fmt: skip
+    with pytest.raises(MissingError, match="an object is gone"), lock_in_bucket(target) as transaction:  # fmt: skip
         started(transaction)
         raise MissingError("an object is gone")
 
@@ -58,7 +58,7 @@ def test_its_keeper_finds_out_and_the_next_call_says_so(
     target: Location, store: BucketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "BEAT_S", 0.1)
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         started(transaction)
         take_away(store)
         until = time.monotonic() + 60
@@ -77,7 +77,7 @@ def test_its_keeper_finds_out_and_the_next_call_says_so(
 
 
 def test_it_removes_nothing(target: Location, store: BucketStore, bucket: Bucket) -> None:
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         write(transaction)
         take_away(store)
         transaction._lease._renewed -= leases.SURE_S + 1
@@ -94,7 +94,7 @@ def test_it_deletes_nothing_after_the_first_thousand(
 ) -> None:
     """The lease is checked before each request of many deletions."""
     monkeypatch.setattr(objects, "DELETED_AT_ONCE", 2)
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         started(transaction)
         names = [f"c/{number}" for number in range(6)]
         for name in names:
@@ -115,7 +115,7 @@ def test_a_file_in_parts_appears_only_after_the_lease_was_checked(
     target: Location, store: BucketStore, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "WHOLE_BYTES", 1 << 16)
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         started(transaction)
         data = bytes(6 << 20)
         upload = Upload(transaction.root / "large", len(data), transaction.check)
@@ -132,7 +132,7 @@ def test_a_file_in_parts_appears_only_after_the_lease_was_checked(
 def test_it_deletes_no_records_of_a_later_run(
     target: Location, store: BucketStore, bucket: Bucket
 ) -> None:
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         write(transaction)
         later = f"{STATE}/journal/{LATER}-000000"
         objects.put(store, later, b"")

@@ -7,11 +7,9 @@ import time
 import pytest
 
 from reshard.errors import StorageError
-from reshard.storage.buckets import objects
+from reshard.storage.buckets import objects, segments
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target import segments
-from reshard.storage.buckets.target.held import held_objects
-from reshard.storage.buckets.target.transaction import ObjectTransaction
+from reshard.storage.buckets.transaction import ObjectTransaction, lock_in_bucket
 from reshard.storage.location import Location
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
@@ -25,7 +23,7 @@ def read_back(transaction: ObjectTransaction) -> list[bytes]:
 
 def left_with_five_records(target: Location) -> list[bytes]:
     """A run that was interrupted."""
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         started(transaction)
         for number in range(5):
             transaction.append(f"record {number}")
@@ -37,7 +35,7 @@ def test_a_bit_that_flips_while_records_are_read_loses_none(
     target: Location, bucket: Bucket, byte: int
 ) -> None:
     expected = left_with_five_records(target)
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         flip = bucket.emulator.faults.add(Flip(byte), operation="get", key="/journal/.*-000000$")
         assert transaction.left_by() == {"of": "a test"}
         assert flip.struck
@@ -57,11 +55,11 @@ def test_damaged_records_are_not_believed(
 ) -> None:
     expected = left_with_five_records(target)
     damage(bucket, store, "-000001", b"record 3")
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         assert read_back(transaction) == expected[:3]
         assert transaction.left_by() == {"of": "a test"}
     damage(bucket, store, "-000000", b"identity")
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         assert transaction.left_by() is None
         assert transaction.earlier() is None
 
@@ -70,7 +68,7 @@ def test_damaged_records_are_not_believed(
 def test_a_segment_is_put_although_a_request_fails(
     target: Location, bucket: Bucket, fault: object
 ) -> None:
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         started(transaction)
         transaction.append("one")
         bucket.emulator.faults.add(fault, operation="put", key="/journal/")
@@ -81,7 +79,7 @@ def test_records_that_cannot_be_put_are_put_later(
     target: Location, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "FLUSH_S", 0.0)
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         started(transaction)
         denied = bucket.emulator.faults.add(
             Refuse(answers.ACCESS_DENIED), operation="put", key="/journal/", times=None

@@ -7,10 +7,10 @@ import itertools
 import pytest
 
 from reshard.errors import TargetBusyError, TargetExistsError
+from reshard.storage.buckets import lease as leases
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target import lease as leases
-from reshard.storage.buckets.target.held import held_objects
+from reshard.storage.buckets.transaction import lock_in_bucket
 from reshard.storage.commit_markers import (
     COMMIT_MARKER,
     COMMITTED,
@@ -27,7 +27,7 @@ from tests.storage.buckets.target.transactions import LATER, keys, take_away, wr
 
 
 def test_a_target_appears_with_its_marker(target: Location, bucket: Bucket) -> None:
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         write(transaction)
         assert is_left_unfinished(target)
         assert not transaction.is_committed()
@@ -42,7 +42,7 @@ def test_a_target_appears_with_its_marker(target: Location, bucket: Bucket) -> N
 
 def test_a_marker_that_somebody_else_put_is_refused(target: Location, bucket: Bucket) -> None:
     for number in {}, numbered(LATER):
-        with held_objects(target) as transaction:
+        with lock_in_bucket(target) as transaction:
             write(transaction)
             objects.put(transaction._store, "run/7/commit_success.txt", COMMITTED, number)
             with pytest.raises(TargetExistsError, match=r"somebody else put .*/run/7/commit_success\.txt before this run had written the whole target; remove that object, and run the same command again"):  # fmt: skip
@@ -52,7 +52,7 @@ def test_a_marker_that_somebody_else_put_is_refused(target: Location, bucket: Bu
 
 
 def test_a_marker_whose_answer_was_lost_counts(target: Location, bucket: Bucket) -> None:
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         write(transaction)
         bucket.emulator.faults.add(Disconnect(done=True), operation="put", key=COMMIT_MARKER)
         transaction.commit(overwrite=False)
@@ -64,7 +64,7 @@ def test_a_marker_that_was_put_although_the_store_said_no_counts(
     target: Location, bucket: Bucket
 ) -> None:
     """The answer was lost, and whoever asks again is not let in."""
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         write(transaction)
         bucket.emulator.faults.add(Disconnect(done=True), operation="put", key=COMMIT_MARKER)
         bucket.emulator.faults.add(
@@ -77,7 +77,7 @@ def test_a_marker_that_was_put_although_the_store_said_no_counts(
 def test_the_late_marker_of_an_earlier_run_does_not_count_and_is_replaced(
     target: Location, store: BucketStore
 ) -> None:
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         write(transaction)
         earlier = transaction._lease.fence - 1
         objects.put(store, "run/7/commit_success.txt", COMMITTED, numbered(earlier))
@@ -93,7 +93,7 @@ def test_the_late_marker_of_an_earlier_run_does_not_count_and_is_replaced(
 def test_a_late_unfinished_mark_of_an_earlier_run_changes_nothing(
     target: Location, store: BucketStore
 ) -> None:
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         write(transaction)
         transaction.commit(overwrite=False)
         transaction.abort()
@@ -101,7 +101,7 @@ def test_a_late_unfinished_mark_of_an_earlier_run_changes_nothing(
     objects.put(store, f"run/7/{UNFINISHED_MARK}", b"late", numbered(earlier))
     assert not is_left_unfinished(target)
     assert not is_left_unfinished(target.view())
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         transaction.abort()
     assert (target / "c/0").exists()
     assert not (target / UNFINISHED_MARK).exists()
@@ -110,12 +110,12 @@ def test_a_late_unfinished_mark_of_an_earlier_run_changes_nothing(
 def test_what_an_interrupted_run_left_is_removed_with_the_late_marker_of_an_earlier_one(
     target: Location, store: BucketStore, bucket: Bucket
 ) -> None:
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         write(transaction)
         earlier = transaction._lease.fence - 1
     objects.put(store, "run/7/commit_success.txt", COMMITTED, numbered(earlier))
     assert is_left_unfinished(target)
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         transaction.abort()
     assert keys(bucket) == []
 
@@ -124,7 +124,7 @@ def test_a_marker_that_came_too_late_is_no_success(
     target: Location, store: BucketStore, bucket: Bucket
 ) -> None:
     """The run stands still between its last look at the lease and the put of the marker."""
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         write(transaction)
 
         def stand_still() -> None:
@@ -142,7 +142,7 @@ def test_a_marker_that_came_too_late_is_no_success(
 def test_a_commit_looks_at_the_lease_even_if_it_was_just_renewed(
     target: Location, store: BucketStore, bucket: Bucket
 ) -> None:
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         write(transaction)
         take_away(store)
         with pytest.raises(TargetBusyError, match="this run lost"):
@@ -163,11 +163,11 @@ def test_the_markers_of_items_go_before_anything_else(
 
     operation = "delete_many" if bucket.scheme == "s3" else "delete"
     bucket.emulator.faults.add(Call(look, done=True), operation=operation, times=None)
-    with held_objects(target) as transaction:
+    with lock_in_bucket(target) as transaction:
         if act == "begin":
             transaction.begin({})
         else:
-            transaction.adopt()
+            transaction.keep_files()
             transaction.remove("a/c/0")
     mark = f"run/7/{UNFINISHED_MARK}"
     items = ["run/7/a/commit_success.txt", "run/7/b/commit_success.txt"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from reshard.errors import MissingPackageError, StorageError
-from reshard.storage.buckets.target import unfinished_uploads as module
-from reshard.storage.buckets.target.unfinished_uploads import (
+from reshard.storage.buckets import aws as module
+from reshard.storage.buckets.aws import (
     abort_uploads,
     list_uploads,
     uploads_below,

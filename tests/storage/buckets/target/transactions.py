@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.lease import LeaseRecord
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target.lease import Held
-from reshard.storage.buckets.target.transaction import ObjectTransaction
+from reshard.storage.buckets.transaction import ObjectTransaction
 from reshard.storage.commit_markers import COMMIT_MARKER, COMMITTED
 from tests.emulators.buckets import Bucket
 
@@ -21,7 +21,7 @@ def keys(bucket: Bucket) -> list[str]:
 
 def take_away(store: BucketStore) -> None:
     """A later run takes the lease, as after this one was dead."""
-    objects.put(store, LEASE, Held("run/7", LATER, "later").render())
+    objects.put(store, LEASE, LeaseRecord("run/7", LATER, "later").render())
 
 
 def started(transaction: ObjectTransaction) -> None:

@@ -1,14 +1,20 @@
-"""Checks a target in a bucket before a run, and checks from other processes, perhaps on other hosts, that a run still has it."""
+"""Targets in buckets: their check before a run and in its tasks, a stamp of a finished one, and its removal.
+
+A bucket renames nothing. A finished target is removed like an unfinished one: under the lease, so that no run writes there, and the
+marker that makes it a checkpoint goes first. The record goes last, so that a later call recognises a target whose removal was
+interrupted.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from reshard.errors import StorageError, TargetBusyError, TargetExistsError
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.lease import BEAT_S, now_s, read_lease
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target.held import state_folder
-from reshard.storage.buckets.target.lease import BEAT_S, now_s, read_lease
+from reshard.storage.buckets.transaction import bucket_of, lock_in_bucket, state_folder
 from reshard.storage.commit_markers import UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import FILES_OF_PREFIX
 from reshard.storage.location import Location
@@ -66,7 +72,7 @@ _SEEN: dict[tuple[str, str], float] = {}
 """The time at which this process last saw that a run has a lease."""
 
 
-def check_held(store: BucketStore, path: str, run: str) -> None:
+def refuse_lost_lease(store: BucketStore, path: str, run: str) -> None:
     """Raises TargetBusyError unless a run has the lease; asks the store if the last answer is ``BEAT_S`` old.
 
     Tasks on other hosts call it, since their run may be over.
@@ -74,10 +80,38 @@ def check_held(store: BucketStore, path: str, run: str) -> None:
     asked_s, mark = now_s(), (store.text(path), run)
     if asked_s < _SEEN.get(mark, -BEAT_S) + BEAT_S:
         return
-    held = read_lease(store, path)
-    if held is None or held.run != run or held.is_free:
+    found = read_lease(store, path)
+    if found is None or found.run != run or found.is_free:
         raise TargetBusyError(
             f"the run that began this task is over: it has {mark[0]} no longer; nothing was written"
         )
     _SEEN.clear()
     _SEEN[mark] = asked_s
+
+
+def stamp_in_bucket(output: Location, records: Sequence[str]) -> str | None:
+    """The version of the record; None if there is none."""
+    found = _record_in(output, records).status()
+    return found.version if found is not None and found.kind == "file" else None
+
+
+def remove_from_bucket(output: Location, stamp: str, records: Sequence[str]) -> bool:
+    """Removes an output. Raises StorageError if its last objects stay."""
+    with lock_in_bucket(output) as locked:
+        if stamp_in_bucket(output, records) != stamp:
+            return False
+        record = _record_in(output, records).name
+        # Its marker goes first, against a reader or a crash in between: the rest is no checkpoint.
+        locked.keep_files()
+        others = [f"{output.path}/{name}" for name in locked.files() if name != record]
+        objects.delete(bucket_of(output), others)
+        locked.abort()
+    if stamp_in_bucket(output, records) == stamp:
+        raise StorageError(f"cannot remove {output}: its last objects could not be deleted")
+    return True
+
+
+def _record_in(output: Location, records: Sequence[str]) -> Location:
+    """The first record that is there; the last one if none is."""
+    *first, last = (output / record for record in records)
+    return next((record for record in first if record.is_file()), last)

@@ -102,9 +102,10 @@ class Segments:
         """Puts these records and then the header, which makes them valid; removes those of earlier runs."""
         for record in records:
             self.append(record)
-        self.flush()
+        self.flush()  # before the header, against a crash that leaves a header without them
         document = {"format": FORMAT, "version": VERSION, "identity": dict(made_by)}
         self._put(0, checked_line(json.dumps(document, sort_keys=True)))
+        # After the header, against a crash that leaves neither these records nor the earlier ones.
         earlier, self._earlier, self._is_started = self._earlier_paths(), [], True
         objects.delete(self._store, [path for path in earlier if path not in self._put_paths])
 

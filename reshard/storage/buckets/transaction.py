@@ -12,9 +12,10 @@ with which a later run can resume::
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from reshard.errors import (
@@ -25,11 +26,11 @@ from reshard.errors import (
     TargetExistsError,
 )
 from reshard.storage.buckets import objects
+from reshard.storage.buckets.aws import abort_uploads
+from reshard.storage.buckets.lease import Lease, acquire_lease
+from reshard.storage.buckets.segments import Segments
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.target.lease import Lease
-from reshard.storage.buckets.target.segments import Segments
-from reshard.storage.buckets.target.unfinished_uploads import abort_uploads
-from reshard.storage.buckets.view import with_files
+from reshard.storage.buckets.views import with_files
 from reshard.storage.commit_markers import (
     COMMIT_MARKER,
     COMMITTED,
@@ -39,8 +40,9 @@ from reshard.storage.commit_markers import (
     run_of,
 )
 from reshard.storage.host import this_kernel
-from reshard.storage.location import Location
-from reshard.storage.transaction import CheckReplaced, Earlier, Elsewhere, Prove
+from reshard.storage.local.staging import PARTIAL
+from reshard.storage.location import Location, is_in_bucket, locate
+from reshard.storage.transaction import CheckReplaced, Earlier, Prove, RemoteAccess
 
 _TICK_S = 0.5
 
@@ -91,7 +93,7 @@ class ObjectTransaction:
 
     def earlier(self) -> Earlier | None:
         made_by = self.left_by()
-        if made_by is None or not self._has_records():
+        if made_by is None or next(self.records(), None) is None:
             return None
         return Earlier(made_by, is_trusted=True)  # an answered put is durable
 
@@ -100,7 +102,7 @@ class ObjectTransaction:
         if self._failure is not None:
             raise self._failure
 
-    def tell_if_lost(self, error: StorageError) -> None:
+    def raise_if_lost(self, error: StorageError) -> None:
         """Raises TargetBusyError if another run has the target, and ``error`` is one that it may have caused."""
         if isinstance(error, TargetBusyError) or not isinstance(error, _BY_OTHERS):
             return
@@ -122,7 +124,7 @@ class ObjectTransaction:
         self._segments.start(made_by)
         self._is_begun = True
 
-    def adopt(self) -> None:
+    def keep_files(self) -> None:
         self._open()
         self._end_uploads()
         self._unmarked()
@@ -131,14 +133,14 @@ class ObjectTransaction:
         self._segments.start(made_by, records)
         self._is_begun = True
 
-    def open_elsewhere(self) -> Elsewhere:
-        return Elsewhere("", this_kernel(), self._lease.mark)
+    def open_to_tasks(self) -> RemoteAccess:
+        return RemoteAccess("", this_kernel(), self._lease.mark)
 
-    def close_elsewhere(self) -> None:
+    def close_to_tasks(self) -> None:
         """Does nothing: tasks check the lease, and replace no object."""
 
     def append(self, record: str) -> None:
-        self.check()
+        self.check()  # no record of a run that has lost the target
         self._segments.append(record)
 
     def close(self) -> None:
@@ -147,7 +149,7 @@ class ObjectTransaction:
     def files(self) -> Iterator[str]:
         return (file for file in self._store.files(self._target.path) if file != UNFINISHED_MARK)
 
-    def remove(self, file: str) -> None:
+    def remove(self, file: str, _: int | None = None, /) -> None:
         self._delete([file])
 
     def mark(self, files: Mapping[str, bytes]) -> None:
@@ -169,12 +171,12 @@ class ObjectTransaction:
     ) -> None:
         self.check()
         self._refuse_marked()
-        self._lease.renew()
+        self._lease.renew()  # against another run that takes the lease while the marks are put
         self._is_committing = True
         try:
             self._put_marks(prove)
         except StorageError:
-            if not self.is_committed():
+            if not self.is_committed():  # the answer of the last put may be lost
                 raise
         self._lease.check()  # a marker that came late does not count: another run may have the target
         self._is_committed = True
@@ -199,6 +201,7 @@ class ObjectTransaction:
         try:
             return objects.put_new(self._store, path, data, number)
         except TargetExistsError:
+            # A late mark of an earlier run is replaced, but only in the version that was looked at.
             known = objects.known_version(self._store, path)
             if known is None:
                 raise
@@ -227,15 +230,15 @@ class ObjectTransaction:
         except StorageError:
             return False
 
-    def take_back(self, index: str) -> None:
+    def unpublish(self, index: str) -> None:
         if self._target.status() is None:
             raise MissingError(f"{self._target} is gone; another run removed it: run again")
-        self.adopt()
+        self.keep_files()
         self._delete([index])
 
     def abort(self) -> None:
         with suppress(StorageError):
-            if self._is_own():
+            if self._is_own():  # never the objects of a finished checkpoint
                 self._delete(list(self.files()))
             self._delete([UNFINISHED_MARK])
             self.check()
@@ -293,10 +296,8 @@ class ObjectTransaction:
 
     def _delete(self, files: list[str]) -> None:
         paths = [f"{self._target.path}/{file}" for file in files]
+        # Checked before each request, against deleting objects of a run that took the target meanwhile.
         objects.delete(self._store, paths, self.check)
-
-    def _has_records(self) -> bool:
-        return next(self.records(), None) is not None
 
     def _keep(self) -> None:
         """Renews the lease and puts records; the next call of the transaction raises its failures."""
@@ -309,3 +310,87 @@ class ObjectTransaction:
                 if self._lease.is_lost:
                     self._failure = error
                     return
+
+
+def state_folder(target: Location, state: str | None = None) -> Location:
+    """The folder of the lease and the records of a target: beside it, or below ``state``, the URL of a folder for several targets.
+
+    Raises StorageError unless it is in a bucket.
+    """
+    if state is None:
+        return target.parent / f".{target.name}{PARTIAL}"
+    if not is_in_bucket(state):
+        raise StorageError(
+            f"state is {state!r}; expected a folder in a bucket, such as {target.parent / 'unfinished'}, since a run elsewhere must find it"
+        )
+    told = hashlib.sha256(str(target).encode()).hexdigest()[:8]
+    return locate(state) / f".{target.name}-{told}{PARTIAL}"
+
+
+def lock_in_bucket(
+    target: Location, *, unsafe: bool = False, state: str | None = None
+) -> AbstractContextManager[ObjectTransaction]:
+    """The transaction of a target in a bucket, as the last run left it; no other run can have it in the block.
+
+    Raises TargetBusyError, naming the holder, if another live run holds it. ``unsafe``: also takes a store that ignores
+    conditions; two runs may mix there.
+    """
+    return _locked(ObjectTransaction, target, state_folder(target, state), unsafe=unsafe)
+
+
+def lock_part_in_bucket(
+    target: Location, name: str, *, unsafe: bool = False, state: str | None = None
+) -> AbstractContextManager[ObjectTransaction]:
+    """The transaction of a part; no other process can have it in the block."""
+    folder = state_folder(target, state) / "parts" / name
+    return _locked(PartTransaction, target, folder, unsafe=unsafe)
+
+
+@contextmanager
+def _locked(
+    kind: type[ObjectTransaction], target: Location, folder: Location, *, unsafe: bool
+) -> Iterator[ObjectTransaction]:
+    lease = acquire_lease(bucket_of(folder), f"{folder.path}/lease", str(target), unsafe=unsafe)
+    transaction = kind(target, folder, lease)
+    try:
+        yield transaction
+    except StorageError as error:
+        transaction.raise_if_lost(error)
+        raise
+    finally:
+        transaction.end()
+
+
+class PartTransaction(ObjectTransaction):
+    """A held part. It removes no object: only the commit knows the objects of other parts."""
+
+    def begin(self, made_by: Mapping[str, Any]) -> None:
+        self._open()
+        self._segments.start(made_by)
+        self._is_begun = True
+
+    def keep_files(self) -> None:
+        self._open()
+
+    def files(self) -> Iterator[str]:
+        """No files: objects without a record may be of another part."""
+        return iter(())
+
+    def remove(self, _file: str, _: int | None = None, /) -> None:
+        """Does nothing: the same bytes are put there again."""
+
+    def abort(self) -> None:
+        with suppress(StorageError):
+            self.check()
+            self._segments.delete()
+            self._is_dissolved = True
+
+    def _open(self) -> None:
+        """Writes the unfinished mark. It has no run number, so that a late one is harmless."""
+        self.check()
+        text = (
+            f"Parts of a conversion are written here. `reshard commit {self._target}` makes a checkpoint of them, "
+            f"`reshard clean {self._target}` removes them.\n"
+        )
+        with suppress(StorageError):  # another part may be putting it
+            objects.put(self._store, f"{self._target.path}/{UNFINISHED_MARK}", text.encode())
