@@ -26,7 +26,7 @@ HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 # Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (
     "__main__", "cli", "demo", "surface rules", "api", "checkpoint", "conversion saving restoring streaming verification inspection executors deltas", "identity", "maps", "engine", "planning",
-    "formats", "storage", "variables", "options", "arguments", "layout", "patterns", "checksums", "record", "geometry", "documents", "errors log version",
+    "formats", "storage", "variables", "options", "arguments", "layout", "patterns", "checksums", "record", "geometry", "documents", "errors log strict version",
 )  # fmt: skip
 # What the command line may import of reshard besides its top: plans in detail, small pieces of text, and checks of words.
 CLI_MODULES = (
