@@ -43,6 +43,11 @@ def strict(value: Any, kind: type[T]) -> T:
         raise _wrong_part(value, kind, (), "") from None
 
 
+def says(description: str, **limits: Any) -> msgspec.Meta:
+    """The annotation of a type, with its description, and with limits such as ``ge`` and ``min_length``."""
+    return msgspec.Meta(description=description, **limits)
+
+
 def keys_of(kind: Any) -> tuple[str, ...]:
     """The keys that a record knows, in their order; none for another type."""
     return tuple(field.encode_name for field in _fields(kind))

@@ -86,7 +86,7 @@ class Document(Struct, frozen=True):
 
     def refuse(self, steps: Steps, problem: str) -> NoReturn:
         """Raises the LayoutError of a part, with its file, line and key."""
-        raise LayoutError(": ".join(filter(None, (self.place(steps), key_path(steps), problem))))
+        raise LayoutError(": ".join(filter(None, (self.place(steps), dotted_keys(steps), problem))))
 
     def expect(self, steps: Steps, expected: str) -> NoReturn:
         """Raises the LayoutError of a part that is something else than expected."""
@@ -102,11 +102,11 @@ class Document(Struct, frozen=True):
 
     def compiled(self, steps: Steps, pattern: str) -> Pattern:
         """The regular expression that a part has."""
-        subject = f"{self.place(steps)}: {key_path(steps)}: {shown(pattern)}"
+        subject = f"{self.place(steps)}: {dotted_keys(steps)}: {shown(pattern)}"
         return compile_pattern(pattern, subject, LayoutError, self.counts)
 
 
-def key_path(steps: Steps) -> str:
+def dotted_keys(steps: Steps) -> str:
     """The path of keys, such as ``rules[2].match``; "" for the whole document."""
     return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
 

@@ -43,43 +43,41 @@ from reshard.layout.layout_file import (
     labelled,
 )
 from reshard.layout.layout_map import Unmatched
-from reshard.layout.layout_text import Document, given_document, key_path, read_document
+from reshard.layout.layout_text import Document, dotted_keys, given_document, read_document
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.patterns.compile import shown
-from reshard.strict import Steps
+from reshard.strict import Steps, says
 
 _STRATEGIES: tuple[PartitionerName, ...] = get_args(PartitionerName)
 
-_Regex = Annotated[str, Meta(min_length=1, description="a regular expression")]
-_Regexes = Annotated[tuple[_Regex, ...], Meta(description="a list of regular expressions")]
-_AxisName = Annotated[str, Meta(min_length=1, description="the name of a mesh axis")]
+_Regex = Annotated[str, says("a regular expression", min_length=1)]
+_Regexes = Annotated[tuple[_Regex, ...], says("a list of regular expressions")]
+_AxisName = Annotated[str, says("the name of a mesh axis", min_length=1)]
 _Axis = Annotated[
     Annotated[str, Meta(min_length=1)] | tuple[_AxisName, ...] | None,
-    Meta(description="null, the name of a mesh axis or a list of names"),
+    says("null, the name of a mesh axis or a list of names"),
 ]
 _Axes = Annotated[
     tuple[_Axis, ...],
-    Meta(description="a list with an entry per dimension, such as [null, model] ([] replicates)"),
+    says("a list with an entry per dimension, such as [null, model] ([] replicates)"),
 ]
-_Whole = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
-_AxisSize = Annotated[
-    int, Meta(ge=1, description="the size of a mesh axis, a whole number of at least 1")
-]
-_Shards = Annotated[int, Meta(ge=1, description="a number of shards of at least 1")]
+_Whole = Annotated[int, says("a whole number of at least 1", ge=1)]
+_AxisSize = Annotated[int, says("the size of a mesh axis, a whole number of at least 1", ge=1)]
+_Shards = Annotated[int, says("a number of shards of at least 1", ge=1)]
 _SIZE = "a size of at least 1 byte such as 256KiB"
-_Size = Annotated[Annotated[int, Meta(ge=1)] | str, Meta(description=_SIZE)]
+_Size = Annotated[Annotated[int, Meta(ge=1)] | str, says(_SIZE)]
 
 
 class _Mesh(Struct, forbid_unknown_fields=True):
-    axes: Annotated[list[_AxisName], Meta(description="a list of axis names")]
-    shape: Annotated[list[_Whole], Meta(description="a list of sizes, one per axis")]
+    axes: Annotated[list[_AxisName], says("a list of axis names")]
+    shape: Annotated[list[_Whole], says("a list of sizes, one per axis")]
     axis_types: Annotated[
-        list[Annotated[str, Meta(min_length=1, description="an axis type")]],
-        Meta(description="a list, one per axis"),
+        list[Annotated[str, says("an axis type", min_length=1)]],
+        says("a list, one per axis"),
     ] = []
     device_ids: Annotated[
-        list[Annotated[int, Meta(ge=0, description="a device id")]],
-        Meta(description="a list of device ids, one per device, row-major"),
+        list[Annotated[int, says("a device id", ge=0)]],
+        says("a list of device ids, one per device, row-major"),
     ] = []
 
 
@@ -95,13 +93,13 @@ class _Partition(Struct, forbid_unknown_fields=True):
     fixed_shards: _Shards = 0
     min_size: _Size = 0
     max_size: _Size = 0
-    axis: Annotated[int, Meta(description="the number of a dimension")] = 0
+    axis: Annotated[int, says("the number of a dimension")] = 0
     max_shards: _Shards = 0
 
 
 class _Rename(Struct, forbid_unknown_fields=True):
     match: _Regex
-    to: Annotated[str, Meta(description="the text that replaces the match")]
+    to: Annotated[str, says("the text that replaces the match")]
 
 
 class _Cast(Struct, forbid_unknown_fields=True):
@@ -113,22 +111,16 @@ class Sections(Struct, forbid_unknown_fields=True):
     """The sections of a layout file, or of a map; those that a map alone has are read by ``maps.read_map``."""
 
     mesh: Any = UNSET
-    rules: Annotated[
-        tuple[_Rule, ...], Meta(description="a list of mappings with match and axes")
-    ] = ()
+    rules: Annotated[tuple[_Rule, ...], says("a list of mappings with match and axes")] = ()
     partitions: Annotated[
         tuple[_Partition, ...],
-        Meta(description=f"a list of mappings with match and one of {', '.join(_STRATEGIES)}"),
+        says(f"a list of mappings with match and one of {', '.join(_STRATEGIES)}"),
     ] = ()
     unmatched: Any = "replicate"
     select: _Regexes = ()
     drop: _Regexes = ()
-    rename: Annotated[
-        tuple[_Rename, ...], Meta(description="a list of mappings with match and to")
-    ] = ()
-    cast: Annotated[
-        tuple[_Cast, ...], Meta(description="a list of mappings with match and dtype")
-    ] = ()
+    rename: Annotated[tuple[_Rename, ...], says("a list of mappings with match and to")] = ()
+    cast: Annotated[tuple[_Cast, ...], says("a list of mappings with match and dtype")] = ()
     about: Any = UNSET
     sizes: Any = UNSET
     map: Any = UNSET
@@ -220,7 +212,7 @@ def _mesh(document: Document) -> DeviceMesh:
 
 def _label(document: Document, steps: Steps, match: str) -> str:
     document.compiled((*steps, "match"), match)
-    return f"{key_path(steps)} {shown(match)} ({document.place(steps)})"
+    return f"{dotted_keys(steps)} {shown(match)} ({document.place(steps)})"
 
 
 def _rule(document: Document, steps: Steps, rule: _Rule) -> Rule:
@@ -255,7 +247,7 @@ def _partition(document: Document, steps: Steps, rule: _Partition) -> PartitionR
 def _amount(document: Document, steps: Steps, given: int | str) -> int:
     if not isinstance(given, str):
         return given
-    size = labelled(f"{document.place(steps)}: {key_path(steps)}", lambda: parse_bytes(given))
+    size = labelled(f"{document.place(steps)}: {dotted_keys(steps)}", lambda: parse_bytes(given))
     return size if size >= 1 else document.expect(steps, _SIZE)
 
 

@@ -38,8 +38,8 @@ from reshard.layout.changes import full_name
 from reshard.layout.layout_file import CHANGE_KEYS, LAYOUT_KEYS, MAP_KEYS
 from reshard.layout.layout_text import (
     Document,
+    dotted_keys,
     given_document,
-    key_path,
     parse_json,
     parse_yaml,
     read_document,
@@ -49,24 +49,24 @@ from reshard.maps.expression import Expression, parse_expression
 from reshard.maps.rule import MAX_SIZE, Lengths, MapFile, MapRule, Refusal
 from reshard.maps.shape import RuleShape, names_of, parse_shape
 from reshard.maps.template import Template, parse_template
-from reshard.strict import Steps
+from reshard.strict import Steps, says
 
 T = TypeVar("T")
 
 Refuse = Callable[[str], NoReturn]
 """Raises the error of a rule."""
 
-_Name = Annotated[str, Meta(min_length=1, description="the name of a tensor, or a list of names")]
+_Name = Annotated[str, says("the name of a tensor, or a list of names", min_length=1)]
 _Names = Annotated[
-    _Name | Annotated[tuple[_Name, ...], Meta(min_length=1, description="at least one name")],
-    Meta(description="the name of a tensor, or a list of names"),
+    _Name | Annotated[tuple[_Name, ...], says("at least one name", min_length=1)],
+    says("the name of a tensor, or a list of names"),
 ]
 _Arithmetic = Annotated[
     Annotated[str, Meta(min_length=1)] | int | float,
-    Meta(description="a number, or arithmetic such as 'sqrt(d)'"),
+    says("a number, or arithmetic such as 'sqrt(d)'"),
 ]
-_Number = Annotated[float, Meta(description="a number")]
-_Start = Annotated[str, Meta(min_length=1, description="the beginning of names")]
+_Number = Annotated[float, says("a number")]
+_Start = Annotated[str, says("the beginning of names", min_length=1)]
 
 
 class _Rule(Struct, forbid_unknown_fields=True):
@@ -94,8 +94,8 @@ class _Group(Struct, forbid_unknown_fields=True):
 
 
 class _Refusal(Struct, forbid_unknown_fields=True):
-    match: Annotated[str, Meta(min_length=1, description="a regular expression")]
-    reason: Annotated[str, Meta(min_length=1, description="why these tensors cannot be converted")]
+    match: Annotated[str, says("a regular expression", min_length=1)]
+    reason: Annotated[str, says("why these tensors cannot be converted", min_length=1)]
 
 
 MAX_CHARACTERS = 262_144
@@ -141,7 +141,7 @@ def map_of_document(document: Document) -> MapFile:
     if not rules:
         document.expect(("map",), "a list of at least one rule")
     sizes, mesh_sizes = _sizes(document) if sections.sizes is not UNSET else ({}, ())
-    about = Annotated[str, Meta(min_length=1, description="what the map is for")]
+    about = Annotated[str, says("what the map is for", min_length=1)]
     return MapFile(
         rules,
         sizes,
@@ -165,11 +165,11 @@ def _plain(data: Any) -> Any:
 
 
 def _refusals(document: Document) -> Iterator[Refusal]:
-    listed = Annotated[tuple[_Refusal, ...], Meta(description="a list of mappings")]
+    listed = Annotated[tuple[_Refusal, ...], says("a list of mappings")]
     for i, refusal in enumerate(document.read(listed, ("refuse",))):
         steps: Steps = ("refuse", i)
         document.compiled((*steps, "match"), refusal.match)
-        label = f"{key_path(steps)} ({document.place(steps)})"
+        label = f"{dotted_keys(steps)} ({document.place(steps)})"
         yield Refusal(refusal.match, refusal.reason, label)
 
 
@@ -208,7 +208,7 @@ def _whole(document: Document, steps: Steps, other: str) -> int:
 
 
 def _rules(document: Document, steps: Steps, under: str, into: str) -> Iterator[MapRule]:
-    listed = Annotated[list[Any], Meta(description="a list of rules, such as {from: a, to: b}")]
+    listed = Annotated[list[Any], says("a list of rules, such as {from: a, to: b}")]
     for i, each in enumerate(document.read(listed, steps)):
         at = (*steps, i)
         if isinstance(each, dict) and "map" in each:
@@ -247,7 +247,7 @@ class _RuleReader(Struct, frozen=True):
             self.number() if given.fill is not UNSET else None,
             self.dtype() if given.cast is not UNSET else None,
             self.same_as(under if sources else into) if given.same_as else None,
-            f"{key_path(self.steps)} ({self.document.place(self.steps)})",
+            f"{dotted_keys(self.steps)} ({self.document.place(self.steps)})",
         )
         _check(self.refuse, rule)
         return rule
