@@ -3,8 +3,8 @@
 The newest go first, so that the rest is a chain at every moment. Each is withdrawn under the lock of its writers: on a disk by one rename, in a
 bucket by its mark and its index.
 
-In a bucket, receivers take the index for the commit, this program the marker that is put after it. Between the two requests a version is whole, and receivers
-may have read it. So it is finished, never removed or made anew.
+In a bucket, receivers take the index for the commit, this program the marker that is put after it. Between the two requests a version is
+whole, and receivers may have read it. So it is finished, never removed or made anew.
 """
 
 from __future__ import annotations

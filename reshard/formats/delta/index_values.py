@@ -2,8 +2,8 @@
 
 ``xxh3-128`` and ``blake3`` are of the packages xxhash and blake3, ``adler32`` is zlib's; each as hex digits of its number or its bytes.
 
-A delta has two ids: of the version that it changes, and of its result. miles, slime and SGLang count versions, and name their folders ``weight_v000007``. ModelExpress takes any text, and the folder has its name. A number
-is one id, however many zeros it begins with.
+A delta has two ids: of the version that it changes, and of its result. miles, slime and SGLang count versions, and name their folders
+``weight_v000007``. ModelExpress takes any text, and the folder has its name. A number is one id, however many zeros it begins with.
 """
 
 from __future__ import annotations
