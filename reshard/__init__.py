@@ -105,12 +105,12 @@ if TYPE_CHECKING:
     from reshard.geometry.box import Box
     from reshard.geometry.grid import Grid
     from reshard.identity.identification import Identification
-    from reshard.identity.recorded_proof import SliceProof
+    from reshard.identity.slice_proof import SliceProof
     from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
     from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
     from reshard.inspection.layout_preview import LayoutPreview, TensorPreview
     from reshard.inspection.run_steps import StepInfo
-    from reshard.layout.devices import list_devices
+    from reshard.layout.device_mesh import list_devices
     from reshard.layout.layout_file import MissingAxes
     from reshard.layout.partitioners import (
         FixedShardsPartitioner,
@@ -118,8 +118,7 @@ if TYPE_CHECKING:
         MinSizePartitioner,
         Partitioner,
     )
-    from reshard.layout.slice_info import SaveSliceInfo
-    from reshard.layout.tensor_spec import TensorSpec
+    from reshard.layout.tensor_spec import SaveSliceInfo, TensorSpec
     from reshard.planning.request_plan import RequestPlan
     from reshard.planning.time_plan import TimePlan
     from reshard.restoring.report import RestoreReport
@@ -131,9 +130,8 @@ if TYPE_CHECKING:
     from reshard.streaming.shard_stream import ShardStream
     from reshard.streaming.tensor_stream import TensorStream
     from reshard.variables.distribute import distribute_tensor
-    from reshard.variables.embedding_lookup import embedding_lookup
-    from reshard.variables.sharded.row_updates import IndexedSlices
-    from reshard.variables.sharded.variable import ShardedVariable
+    from reshard.variables.sharded.updating import IndexedSlices
+    from reshard.variables.sharded.variable import ShardedVariable, embedding_lookup
     from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
     from reshard.verification.fingerprint import Fingerprint
     from reshard.verification.verify_report import (
@@ -311,7 +309,7 @@ _LAZY = {
     "TensorIdentity": "reshard.identity.weights_identity",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
     "Grid": "reshard.geometry.grid",
-    "IndexedSlices": "reshard.variables.sharded.row_updates",
+    "IndexedSlices": "reshard.variables.sharded.updating",
     "Item": "reshard.formats.contents",
     "LayoutPreview": "reshard.inspection.layout_preview",
     "LeafDiff": "reshard.verification.diff_report",
@@ -335,10 +333,10 @@ _LAZY = {
     "Requests": "reshard.storage.requests",
     "RestoreReport": "reshard.restoring.report",
     "SaveHandle": "reshard.saving.save",
-    "SaveSliceInfo": "reshard.layout.slice_info",
+    "SaveSliceInfo": "reshard.layout.tensor_spec",
     "ShardStream": "reshard.streaming.shard_stream",
     "ShardedVariable": "reshard.variables.sharded.variable",
-    "SliceProof": "reshard.identity.recorded_proof",
+    "SliceProof": "reshard.identity.slice_proof",
     "Stage": "reshard.engine.progress",
     "StepInfo": "reshard.inspection.run_steps",
     "Style": "reshard.formats.contents",
@@ -355,8 +353,8 @@ _LAZY = {
     "WeightsIdentity": "reshard.identity.weights_identity",
     "VersionInfo": "reshard.deltas.versions",
     "distribute_tensor": "reshard.variables.distribute",
-    "embedding_lookup": "reshard.variables.embedding_lookup",
-    "list_devices": "reshard.layout.devices",
+    "embedding_lookup": "reshard.variables.sharded.variable",
+    "list_devices": "reshard.layout.device_mesh",
     "progress_bar": "reshard.api.progress_lines",
     "save": "reshard.saving.save",
 }

@@ -17,7 +17,7 @@ from reshard.formats.contents import StoredTensor
 from reshard.formats.missing_chunks import filled_warning, read_as
 from reshard.formats.registry import files_of, open_reader
 from reshard.identity.identity_file import how_to_record, read_identity
-from reshard.identity.recorded_proof import SliceProof, needs_elements, prove_slice
+from reshard.identity.slice_proof import SliceProof, needs_elements, prove_slice
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
 from reshard.layout.changes import full_name
 from reshard.log import warn_caller

@@ -26,11 +26,11 @@ HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 # Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (
     "__main__", "cli", "demo", "surface rules", "api", "checkpoint", "conversion saving restoring streaming verification inspection executors deltas", "identity", "maps", "engine", "planning",
-    "formats", "storage", "variables", "options", "arguments", "layout", "patterns", "checksums", "record", "geometry", "documents", "errors log version",
+    "formats", "storage", "variables", "options", "arguments", "layout", "patterns", "checksums", "record", "geometry", "documents", "errors log strict version",
 )  # fmt: skip
 # What the command line may import of reshard besides its top: plans in detail, small pieces of text, and checks of words.
 CLI_MODULES = (
-    "reshard.conversion.declared_options", "reshard.conversion.options", "reshard.conversion.report", "reshard.deltas.declared_options", "reshard.api.progress_lines", "reshard.documents.checkpoints", "reshard.documents.comparisons", "reshard.documents.plans", "reshard.documents.shared", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout", "reshard.maps.read_map", "reshard.maps.recipes", "reshard.options", "reshard.rules",
+    "reshard.conversion.declared_options", "reshard.conversion.options", "reshard.conversion.report", "reshard.deltas.declared_options", "reshard.api.progress_lines", "reshard.documents.checkpoints", "reshard.documents.comparisons", "reshard.documents.plans", "reshard.documents.shared", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout", "reshard.maps.read_map", "reshard.options", "reshard.rules",
     "reshard.record", "reshard.storage.buckets.doctor", "reshard.storage.local.files", "reshard.storage.parts", "reshard.surface.answers", "reshard.surface.identities", "reshard.surface.places", "reshard.verification.verify_report",
     "reshard.version",
 )  # fmt: skip

@@ -12,14 +12,14 @@ KEPT = {
     "layout/layout_file.py": {"LayoutFile", "PartitionRule", "Rule"},
     "saving/tensors.py": {"DeviceShard"},
     # What is computed once is kept.
-    "variables/sharded/shard_rows.py": {"ShardRows"},
+    "variables/sharded/shards.py": {"ShardRows"},
     # A constructor of its own, or none where a value is known to be right.
     "layout/device_mesh.py": {"DeviceMesh"},
     "geometry/grid.py": {"Grid"},
     "layout/partitioners.py": {
         "FixedShardsPartitioner", "MaxSizePartitioner", "MinSizePartitioner",
     },
-    "layout/slice_info.py": {"SaveSliceInfo"},
+    "layout/tensor_spec.py": {"SaveSliceInfo"},
     "layout/tensor_layout.py": {"TensorLayout"},
     # Orbax asks for it.
     "saving/orbax_manager.py": {"SliceRestore", "SliceSave"},

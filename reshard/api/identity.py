@@ -51,8 +51,7 @@ def identify(
     """
     from reshard.errors import PlanError
     from reshard.formats.choose import choose_checkpoint
-    from reshard.identity.identification import identify_checkpoint
-    from reshard.identity.identity_place import place_for, refuse_other_sha256
+    from reshard.identity.identification import identify_checkpoint, place_for, refuse_other_sha256
 
     limits = limits_of(max_memory, workers, path)
     chosen = choose_checkpoint(path, step, item, unlisted=unlisted)
@@ -106,10 +105,9 @@ def sign(
     >>> sign("ckpt/1000", "release.pem").signer  # doctest: +SKIP
     """
     from reshard.formats.choose import choose_checkpoint
-    from reshard.identity.identification import identify_checkpoint
-    from reshard.identity.identity_place import place_for
+    from reshard.identity.envelope import signing_now
+    from reshard.identity.identification import identify_checkpoint, place_for
     from reshard.identity.keys import read_private_key
-    from reshard.identity.signed_as import signing_now
     from reshard.storage.location import locate
 
     limits = limits_of(max_memory, workers, path)
@@ -145,7 +143,7 @@ def prove(arrays: Any, identity: Path | Identification, *, root: str | None = No
     from reshard.saving.check_jax import check_jax
 
     check_jax("proving live arrays")
-    from reshard.identity.expected_weights import expected_weights
+    from reshard.identity.identification import expected_weights
     from reshard.saving.prove_arrays import prove_arrays
 
     given = identity if isinstance(identity, Identification) else path_of("identity", identity)

@@ -91,8 +91,8 @@ def verify(
     """
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import choose_checkpoint
+    from reshard.identity.envelope import wanted_of
     from reshard.identity.receipt import read_receipt
-    from reshard.identity.signed_as import wanted_of
     from reshard.maps.given_map import map_of
     from reshard.storage.location import locate
     from reshard.verification.verify import given_rules, verify_checkpoints
@@ -144,8 +144,8 @@ def _verify_identity(
     limits: Limits,
     progress: Callable[[Progress], None] | None,
 ) -> Verification:
+    from reshard.identity.envelope import check_signed_as
     from reshard.identity.keys import PublicKey, public_key_of, read_public_key
-    from reshard.identity.signed_as import check_signed_as
     from reshard.storage.location import locate
     from reshard.verification.verify_identity import expected_identity, verify_identity
 

@@ -28,8 +28,7 @@ from reshard.errors import MissingError, MissingPackageError, ReshardError
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import layout_to_mapping
 from reshard.layout.read_layout import load_layout
-from reshard.maps.read_map import load_map
-from reshard.maps.recipes import recipe_names
+from reshard.maps.read_map import load_map, recipe_names
 from reshard.surface.identities import is_root, public_text
 from reshard.surface.places import locate
 from reshard.version import how_to_install

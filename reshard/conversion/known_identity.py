@@ -9,8 +9,8 @@ from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Reader, TargetCheckpoint, WeightsVersion
 from reshard.formats.record_names import SIGNATURE_NAME
 from reshard.identity.envelope import RecordedSignature, recorded_signature
-from reshard.identity.hashes import check_installed, is_installed
 from reshard.identity.identity_file import how_to_record, read_identity, with_nodes
+from reshard.identity.leaf_tree import check_installed, is_installed
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
 from reshard.planning.tensor_plan import Plan, TensorPlan
 from reshard.storage.location import Location, locate

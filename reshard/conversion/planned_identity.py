@@ -10,7 +10,7 @@ from reshard.conversion.known_identity import KnownIdentity
 from reshard.documents import plans as documents
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import StoredTensor
-from reshard.identity.leaf_blocks import hashing_memory
+from reshard.identity.read_leaves import hashing_memory
 from reshard.planning.cost import DECODE_BYTES_PER_SECOND
 from reshard.record import Record
 

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from reshard.conversion.check_target import CheckedOptions
 from reshard.errors import PlanError
 from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.delta.index_values import folder_of
 from reshard.formats.delta.read_delta import version_of_name
-from reshard.formats.delta.version_id import folder_of
 from reshard.storage.location import Location
 
 

@@ -1,4 +1,4 @@
-"""Compares two checkpoints in lock step, window by window, and gives each tensor's bytes to its payload.
+"""Compares two checkpoints in lock step, window by window, gives each tensor's bytes to its payload, and checks recorded identities.
 
 Tensors that both sides stream go through lanes: each takes tensors of its own, and reads, compares and compresses in one thread, so that no
 thread waits for another. Tensors that a map puts together go in rounds, since a chunk that it reads may feed many tensors.
@@ -16,18 +16,25 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.deltas.fill import fill_windows, is_streamed, stream_windows
 from reshard.deltas.payloads import TensorPayload
 from reshard.deltas.sides import DeltaSide
-from reshard.deltas.windows import Window, rounds
+from reshard.deltas.windows import Window, fill_windows, is_streamed, rounds, stream_windows
 from reshard.engine.buffers import ALIGNMENT
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, tell_bytes
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import Reader
 from reshard.geometry.sizes import format_bytes
+from reshard.identity.identity_file import read_identity
+from reshard.identity.leaf_tree import is_installed
+from reshard.identity.weights_identity import (
+    WeightsIdentity,
+    changed_once_identified,
+    check_identity_of,
+)
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import MappedTensor
+from reshard.storage.location import Location
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -214,3 +221,45 @@ def _memories(pairs: Sequence[_Pair], most: int) -> tuple[Bytes, Bytes]:
     rooms = (-(-spec.nbytes // ALIGNMENT) * ALIGNMENT for spec in _specs(pairs))
     largest = min(sum(rooms), most + ALIGNMENT)
     return np.empty(largest, np.uint8), np.empty(largest, np.uint8)
+
+
+class RecordedRoots(Struct, frozen=True):
+    """The identities of OLD and NEW; None where none is recorded, or where a map or rules make other tensors."""
+
+    old: WeightsIdentity | None
+    new: WeightsIdentity | None
+
+    @property
+    def are_there(self) -> tuple[bool, bool]:
+        """True for each of both that is there."""
+        return self.old is not None, self.new is not None
+
+
+def recorded_roots(
+    old: DeltaSide, new: DeltaSide, roots: tuple[Location, Location]
+) -> RecordedRoots:
+    """The identities in the ``identity.json`` of both folders; CorruptError where one does not fit the tensors there."""
+    return RecordedRoots(_identity(old, roots[0]), _identity(new, roots[1]))
+
+
+def _identity(side: DeltaSide, root: Location) -> WeightsIdentity | None:
+    if not side.is_as_it_is or not is_installed():
+        return None
+    found = read_identity(root.view())
+    if found is not None:
+        check_identity_of(side.reader, found)
+    return found
+
+
+def check_identified_bytes(
+    recorded: RecordedRoots, sides: tuple[DeltaSide, DeltaSide], payloads: Sequence[TensorPayload]
+) -> None:
+    """Raises CorruptError where the bytes that were read are not those of the identities."""
+    for number, known in enumerate((recorded.old, recorded.new)):
+        if known is None:
+            continue
+        for payload in payloads:
+            name, crc = payload.spec.name, payload.crcs[number]
+            then = known.tensors[name].crc64nvme
+            if crc != then:
+                raise changed_once_identified(sides[number].reader.uri, name, crc, then)

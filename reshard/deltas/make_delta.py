@@ -12,26 +12,36 @@ from contextlib import closing
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.deltas.compare import compare_sides, lanes_within
+from reshard.deltas.compare import (
+    RecordedRoots,
+    check_identified_bytes,
+    compare_sides,
+    lanes_within,
+    recorded_roots,
+)
 from reshard.deltas.delta_request import (
     MADE_BY,
     DeltaRequest,
+    FullBefore,
     check_new_version,
     delta_versions,
-    refuse_other_deltas,
-)
-from reshard.deltas.half_published import finish_version
-from reshard.deltas.payloads import TensorPayload, payload_of, refuse_wrapping
-from reshard.deltas.recorded_roots import RecordedRoots, check_identified_bytes, recorded_roots
-from reshard.deltas.report import DeltaReport, DeltaTensor
-from reshard.deltas.sides import DeltaSide, delta_sides, left_out_warnings, listed_tensor
-from reshard.deltas.version_before import (
-    FullBefore,
     full_before,
     refuse_other_base,
+    refuse_other_deltas,
     refuse_other_full,
 )
-from reshard.deltas.version_files import PayloadFile, payload_files, weight_map, write_payload_files
+from reshard.deltas.payloads import (
+    PayloadFile,
+    TensorPayload,
+    payload_files,
+    payload_of,
+    refuse_wrapping,
+    weight_map,
+    write_payload_files,
+)
+from reshard.deltas.prune_versions import finish_version
+from reshard.deltas.report import DeltaReport, DeltaTensor
+from reshard.deltas.sides import DeltaSide, delta_sides, left_out_warnings, listed_tensor
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
@@ -39,12 +49,12 @@ from reshard.errors import (
     SourceChangedError,
     TargetExistsError,
 )
-from reshard.formats.delta.checksums import hasher
 from reshard.formats.delta.index import (
     DeltaIndex,
     render_index,
+    tensors_digest,
 )
-from reshard.formats.delta.listed_tensors import tensors_digest
+from reshard.formats.delta.index_values import hasher
 from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.kept_metadata import stale_metadata
 from reshard.formats.registry import open_reader

@@ -2,24 +2,35 @@
 
 The newest go first, so that the rest is a chain at every moment. Each is withdrawn under the lock of its writers: on a disk by one rename, in a
 bucket by its mark and its index.
+
+In a bucket, receivers take the index for the commit, this program the marker that is put after it. Between the two requests a version is
+whole, and receivers may have read it. So it is finished, never removed or made anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reshard.deltas.half_published import finish_version, is_half_published
 from reshard.deltas.versions import VersionInfo, needed_by, unordered_ends, versions_of
-from reshard.errors import CorruptError, FormatError, MissingError, PlanError, TargetBusyError
-from reshard.formats.delta.read_delta import is_skyrl_name, version_of_name
-from reshard.formats.delta.version_id import version_order
+from reshard.errors import (
+    CorruptError,
+    FormatError,
+    MissingError,
+    PlanError,
+    ReshardError,
+    TargetBusyError,
+)
+from reshard.formats.delta.index_values import version_order
+from reshard.formats.delta.read_delta import is_skyrl_name, open_delta, version_of_name
 from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.geometry.sizes import format_bytes
 from reshard.record import Record
+from reshard.storage.commit_markers import is_left_unfinished
 from reshard.storage.leftovers import Leftovers, remove_leftovers
 from reshard.storage.local.staging import PARTIAL
-from reshard.storage.location import Location
+from reshard.storage.location import Location, locate
 from reshard.storage.targets import lock_target
+from reshard.storage.transaction import Transaction
 
 
 class CleanedVersions(Record, frozen=True):
@@ -125,3 +136,23 @@ def _remove(place: Location) -> None:
     with lock_target(place, unsafe=True) as transaction:
         transaction.unpublish(INDEX_NAME)
         transaction.abort()
+
+
+def is_half_published(place: Location) -> bool:
+    """True if a delta is whole but for the marker; never where a folder appears by a rename."""
+    now = locate(str(place))  # anew: a location of a bucket keeps its first listing
+    if not is_left_unfinished(now):
+        return False
+    try:
+        open_delta(now)
+    except ReshardError:
+        return False
+    return True
+
+
+def finish_version(place: Location, transaction: Transaction) -> None:
+    """Puts the marker of a version that lacks nothing else; ``transaction`` holds it."""
+    if is_half_published(place):
+        transaction.keep_files()
+        transaction.mark({})
+        transaction.commit(overwrite=False)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from reshard.errors import PlanError, ReshardError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.contents import Leaf
-from reshard.formats.delta.listed_tensors import ListedTensor
+from reshard.formats.delta.index import ListedTensor
 from reshard.formats.delta.read_delta import anchor_version
 from reshard.formats.format import refuse_others
 from reshard.formats.leaf_paths import renamed_leaves

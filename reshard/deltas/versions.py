@@ -17,8 +17,8 @@ from reshard.errors import (
     ReshardError,
 )
 from reshard.formats.delta.chain import unlike_base
-from reshard.formats.delta.index import DeltaIndex, is_delta
-from reshard.formats.delta.listed_tensors import ListedTensor
+from reshard.formats.delta.index import DeltaIndex, ListedTensor, is_delta
+from reshard.formats.delta.index_values import version_id, version_order
 from reshard.formats.delta.read_delta import (
     Delta,
     Payload,
@@ -27,7 +27,6 @@ from reshard.formats.delta.read_delta import (
     open_delta,
     version_of_delta,
 )
-from reshard.formats.delta.version_id import version_id, version_order
 from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.safetensors.model_name import INDEX_NAME, is_shard
 from reshard.geometry.dtypes import storage_bytes

@@ -15,8 +15,8 @@ from msgspec import UNSET, Struct, UnsetType
 from reshard.errors import MissingError, ReshardError
 from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.record_names import RECEIPT_NAME
-from reshard.identity.hashes import is_root
-from reshard.identity.versioned import Versioned, parse_versioned
+from reshard.identity.identity_file import Versioned, parse_versioned
+from reshard.identity.leaf_tree import is_root
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap, map_of
 from reshard.storage.location import Location

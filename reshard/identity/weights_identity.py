@@ -12,7 +12,7 @@ from reshard.errors import CorruptError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Leaf
 from reshard.formats.record_names import IDENTITY_NAME
-from reshard.identity.hashes import contents_of, identity_entry, rest_of, root_of
+from reshard.identity.leaf_tree import contents_of, identity_entry, rest_of, root_of
 from reshard.identity.read_leaves import VALUE_BITS, tensor_hashes
 
 _KEY_IMPLEMENTATION = "random_key_impl"

@@ -11,15 +11,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from msgspec import Struct, field
 
-from reshard.errors import LayoutError, MissingError, StorageError, shorten
-from reshard.patterns.compile import Counts
+from reshard.errors import MAX_SHOWN_CHARACTERS, LayoutError, MissingError, StorageError, shorten
+from reshard.patterns.compile import Counts, Pattern, compile_pattern, shown
+from reshard.strict import Steps, WrongPartError, keys_of, strict
 
-Steps = tuple[str | int, ...]
-"""The keys and positions that lead to a part of the data."""
+T = TypeVar("T")
 
 MAX_BYTES = 4 << 20
 """Largest layout file: a rule for each of 50,000 tensors."""
@@ -59,6 +59,90 @@ class Document(Struct, frozen=True):
     def place(self, steps: Steps) -> str:
         """``file:line`` of a part, or the file alone if the line is not known."""
         return f"{self.where}:{self.lines[steps]}" if steps in self.lines else self.where
+
+    def at(self, steps: Steps) -> Any:
+        """The part of the data at these steps."""
+        part = self.data
+        for step in steps:
+            part = part[step]
+        return part
+
+    def read(self, kind: type[T], steps: Steps = ()) -> T:
+        """The part at these steps as a record of msgspec, whose descriptions complete "expected …"; LayoutError where it is none."""
+        try:
+            return strict(self.at(steps), kind)
+        except WrongPartError as wrong:
+            found = (*steps, *wrong.steps)
+            if wrong.problem == "missing":
+                self.refuse(found[:-1], f"the key {found[-1]!r} is missing")
+            known = keys_of(wrong.kind)
+            if wrong.problem == "unknown":
+                self.refuse(found, _unknown("key", found[-1], known))
+            mapping = f"a mapping with the keys {', '.join(known)}"
+            self.refuse(
+                found,
+                f"expected {mapping if known else wrong.expected}, found {_brief(wrong.part)}",
+            )
+
+    def refuse(self, steps: Steps, problem: str) -> NoReturn:
+        """Raises the LayoutError of a part, with its file, line and key."""
+        raise LayoutError(": ".join(filter(None, (self.place(steps), dotted_keys(steps), problem))))
+
+    def expect(self, steps: Steps, expected: str) -> NoReturn:
+        """Raises the LayoutError of a part that is something else than expected."""
+        self.refuse(steps, f"expected {expected}, found {_brief(self.at(steps))}")
+
+    def choice(self, steps: Steps, kind: str, given: Any, known: Sequence[str]) -> str:
+        """One of the strings of ``known``, which the part names."""
+        if not isinstance(given, str):
+            self.expect(steps, f"one of {', '.join(known)}")
+        if given not in known:
+            self.refuse(steps, _unknown(kind, given, known))
+        return given
+
+    def compiled(self, steps: Steps, pattern: str) -> Pattern:
+        """The regular expression that a part has."""
+        subject = f"{self.place(steps)}: {dotted_keys(steps)}: {shown(pattern)}"
+        return compile_pattern(pattern, subject, LayoutError, self.counts)
+
+
+def dotted_keys(steps: Steps) -> str:
+    """The path of keys, such as ``rules[2].match``; "" for the whole document."""
+    return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+
+
+def _unknown(kind: str, found: Any, known: Sequence[str]) -> str:
+    from difflib import get_close_matches  # only an error needs it
+
+    near = get_close_matches(str(found)[:100], known, n=1)
+    hint = f"did you mean {near[0]!r}? known" if near else "known"
+    return f"unknown {kind} {_brief(found)}; {hint}: {', '.join(known)}"
+
+
+def _brief(data: Any) -> str:
+    if isinstance(data, dict | list | tuple) and len(data) > 8:
+        return f"a {type(data).__name__} of {len(data)} entries"
+    return "null" if data is None else shorten(data, MAX_SHOWN_CHARACTERS)
+
+
+def given_document(given: Any, where: str, lines: Mapping[Steps, int] | None) -> Document:
+    """The document of data that a caller gives; LayoutError for a set in it, which has no order and would read as a list."""
+    data = dict(given) if isinstance(given, Mapping) else given
+    if _has_set(data):
+        raise LayoutError(f"{where}: expected lists, found a set, which has no order; write a list")
+    return Document(data, where, lines or {})
+
+
+def _has_set(data: Any) -> bool:
+    seen, left = set[int](), [data]
+    while left:
+        part = left.pop()
+        if isinstance(part, set | frozenset):
+            return True
+        if isinstance(part, dict | list | tuple) and id(part) not in seen:
+            seen.add(id(part))  # against data that contains itself
+            left += part.values() if isinstance(part, dict) else part
+    return False
 
 
 def read_document(path: str | Path, kind: str = "layout") -> Document:

@@ -23,18 +23,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar, cast, get_args
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Annotated, Any, cast, get_args
 
+from msgspec import UNSET, Meta, Struct
 from msgspec.structs import replace
 
 from reshard.geometry.dtypes import STORED_DTYPES, dtype_name
 from reshard.geometry.sizes import parse_bytes
-from reshard.layout.axes import Axis
 from reshard.layout.changes import SATURATE, Changes, full_name, kind_of
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import (
-    KEYS,
     MAP_KEYS,
     LayoutFile,
     PartitionerName,
@@ -43,12 +43,88 @@ from reshard.layout.layout_file import (
     labelled,
 )
 from reshard.layout.layout_map import Unmatched
-from reshard.layout.layout_text import Document, Steps, read_document
-from reshard.layout.layout_value import CheckedValue
+from reshard.layout.layout_text import Document, dotted_keys, given_document, read_document
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.patterns.compile import shown
+from reshard.strict import Steps, says
 
-T = TypeVar("T")
+_STRATEGIES: tuple[PartitionerName, ...] = get_args(PartitionerName)
+
+_Regex = Annotated[str, says("a regular expression", min_length=1)]
+_Regexes = Annotated[tuple[_Regex, ...], says("a list of regular expressions")]
+_AxisName = Annotated[str, says("the name of a mesh axis", min_length=1)]
+_Axis = Annotated[
+    Annotated[str, Meta(min_length=1)] | tuple[_AxisName, ...] | None,
+    says("null, the name of a mesh axis or a list of names"),
+]
+_Axes = Annotated[
+    tuple[_Axis, ...],
+    says("a list with an entry per dimension, such as [null, model] ([] replicates)"),
+]
+_Whole = Annotated[int, says("a whole number of at least 1", ge=1)]
+_AxisSize = Annotated[int, says("the size of a mesh axis, a whole number of at least 1", ge=1)]
+_Shards = Annotated[int, says("a number of shards of at least 1", ge=1)]
+_SIZE = "a size of at least 1 byte such as 256KiB"
+_Size = Annotated[Annotated[int, Meta(ge=1)] | str, says(_SIZE)]
+
+
+class _Mesh(Struct, forbid_unknown_fields=True):
+    axes: Annotated[list[_AxisName], says("a list of axis names")]
+    shape: Annotated[list[_Whole], says("a list of sizes, one per axis")]
+    axis_types: Annotated[
+        list[Annotated[str, says("an axis type", min_length=1)]],
+        says("a list, one per axis"),
+    ] = []
+    device_ids: Annotated[
+        list[Annotated[int, says("a device id", ge=0)]],
+        says("a list of device ids, one per device, row-major"),
+    ] = []
+
+
+class _Rule(Struct, forbid_unknown_fields=True):
+    match: _Regex
+    axes: _Axes
+
+
+class _Partition(Struct, forbid_unknown_fields=True):
+    """One of the three strategies is given; 0 is none, since no file may say it."""
+
+    match: _Regex
+    fixed_shards: _Shards = 0
+    min_size: _Size = 0
+    max_size: _Size = 0
+    axis: Annotated[int, says("the number of a dimension")] = 0
+    max_shards: _Shards = 0
+
+
+class _Rename(Struct, forbid_unknown_fields=True):
+    match: _Regex
+    to: Annotated[str, says("the text that replaces the match")]
+
+
+class _Cast(Struct, forbid_unknown_fields=True):
+    match: _Regex
+    dtype: Any
+
+
+class Sections(Struct, forbid_unknown_fields=True):
+    """The sections of a layout file, or of a map; those that a map alone has are read by ``maps.read_map``."""
+
+    mesh: Any = UNSET
+    rules: Annotated[tuple[_Rule, ...], says("a list of mappings with match and axes")] = ()
+    partitions: Annotated[
+        tuple[_Partition, ...],
+        says(f"a list of mappings with match and one of {', '.join(_STRATEGIES)}"),
+    ] = ()
+    unmatched: Any = "replicate"
+    select: _Regexes = ()
+    drop: _Regexes = ()
+    rename: Annotated[tuple[_Rename, ...], says("a list of mappings with match and to")] = ()
+    cast: Annotated[tuple[_Cast, ...], says("a list of mappings with match and dtype")] = ()
+    about: Any = UNSET
+    sizes: Any = UNSET
+    map: Any = UNSET
+    refuse: Any = UNSET
 
 
 def load_layout(path: str | os.PathLike[str]) -> LayoutFile:
@@ -71,34 +147,25 @@ def parse_layout(
     mapping: Mapping[str, Any], where: str = "layout", lines: Mapping[Steps, int] | None = None
 ) -> LayoutFile:
     """The layout file in plain data, such as a JSON body; ``where`` names it in errors."""
-    data = dict(mapping) if isinstance(mapping, Mapping) else mapping
-    return layout_of_document(Document(data, where, lines or {}))
+    return layout_of_document(given_document(mapping, where, lines))
 
 
 def layout_of_document(document: Document) -> LayoutFile:
     """Builds the layout file of a document; LayoutError, with file and line, if it is wrong."""
-    sections = CheckedValue(document.data, document).mapping(KEYS)
+    sections = document.read(Sections)
     for key in MAP_KEYS:
-        if key in sections and "map" not in sections:
-            sections[key].refuse("only a map has it, but the file has none (map); remove it")
-    mesh = _mesh(sections["mesh"]) if "mesh" in sections else None
-    unmatched = (
-        sections["unmatched"].choice("choice", get_args(Unmatched))
-        if "unmatched" in sections
-        else "replicate"
-    )
+        if key in document.data and sections.map is UNSET:
+            document.refuse((key,), "only a map has it, but the file has none (map); remove it")
+    unmatched = document.choice(("unmatched",), "choice", sections.unmatched, get_args(Unmatched))
     return LayoutFile(
-        mesh=mesh,
-        rules=_each(sections, "rules", "mappings with match and axes", _rule),
-        partitions=_each(
-            sections,
-            "partitions",
-            f"mappings with match and one of {', '.join(get_args(PartitionerName))}",
-            _partition,
+        mesh=None if sections.mesh is UNSET else _mesh(document),
+        rules=tuple(_rule(document, ("rules", i), r) for i, r in enumerate(sections.rules)),
+        partitions=tuple(
+            _partition(document, ("partitions", i), p) for i, p in enumerate(sections.partitions)
         ),
         unmatched=cast("Unmatched", unmatched),
-        changes=read_changes(sections),
-        map=part_of(document, MAP_KEYS) if "map" in sections else None,
+        changes=read_changes(document, sections),
+        map=None if sections.map is UNSET else part_of(document, MAP_KEYS),
         where=document.where,
     )
 
@@ -108,134 +175,97 @@ def part_of(document: Document, keys: Collection[str]) -> Document:
     return replace(document, data={k: v for k, v in document.data.items() if k in keys})
 
 
-def read_changes(sections: Mapping[str, CheckedValue]) -> Changes:
+def read_changes(document: Document, sections: Sections) -> Changes:
     """The rules in the sections select, drop, rename and cast of a file, as far as it has them."""
+    for key in ("select", "drop"):
+        for i, pattern in enumerate(getattr(sections, key)):
+            document.compiled((key, i), pattern)
     return Changes(
-        select=_each(sections, "select", "regular expressions", CheckedValue.regex),
-        drop=_each(sections, "drop", "regular expressions", CheckedValue.regex),
-        rename=_each(sections, "rename", "mappings with match and to", _rename),
-        cast=_each(sections, "cast", "mappings with match and dtype", _cast),
+        select=sections.select,
+        drop=sections.drop,
+        rename=tuple(_rename(document, ("rename", i), r) for i, r in enumerate(sections.rename)),
+        cast=tuple(_cast(document, ("cast", i), c) for i, c in enumerate(sections.cast)),
     )
 
 
-def _each(
-    sections: Mapping[str, CheckedValue], key: str, kind: str, read: Callable[[CheckedValue], T]
-) -> tuple[T, ...]:
-    items = sections[key].items(f"a list of {kind}") if key in sections else []
-    return tuple(map(read, items))
-
-
-def _label(value: CheckedValue, match: str) -> str:
-    return f"{value.key} {shown(match)} ({value.place})"
-
-
-_MESH_KEYS = ("axes", "shape", "axis_types", "device_ids")
-
-
-def _mesh(value: CheckedValue) -> DeviceMesh:
-    if not isinstance(value.data, dict) or not value.data:
-        value.expect("a mesh such as {data: 4, model: 2} or {axes: [data, model], shape: [4, 2]}")
-    return _long_mesh(value) if set(value.data) & set(_MESH_KEYS) else _short_mesh(value)
-
-
-def _short_mesh(value: CheckedValue) -> DeviceMesh:
-    """Sizes by name: documents keep the order in which they are written."""
-    sizes = {
-        name: value.at(name).whole("the size of a mesh axis, a whole number of at least 1", least=1)
-        for name in value.data
-    }
-    return labelled(f"{value.place}: mesh", lambda: DeviceMesh(tuple(sizes.values()), tuple(sizes)))
-
-
-def _long_mesh(value: CheckedValue) -> DeviceMesh:
-    parts = value.mapping(_MESH_KEYS, required=("axes", "shape"))
-    names = [v.text("the name of a mesh axis") for v in parts["axes"].items("a list of axis names")]
-    sizes = [
-        v.whole("a whole number of at least 1", least=1)
-        for v in parts["shape"].items("a list of sizes, one per axis")
-    ]
-    types = None
-    if "axis_types" in parts:
-        types = [v.text("an axis type") for v in parts["axis_types"].items("a list, one per axis")]
-    ids = None
-    if "device_ids" in parts:
-        expected = "a list of device ids, one per device, row-major"
-        ids = [v.whole("a device id", least=0) for v in parts["device_ids"].items(expected)]
-    return labelled(
-        f"{value.place}: mesh",
-        lambda: DeviceMesh(sizes, names, axis_types=types, device_ids=ids),
-    )
-
-
-def _rule(value: CheckedValue) -> Rule:
-    parts = value.mapping(("match", "axes"), required=("match", "axes"))
-    match = parts["match"].regex()
-    expected = "a list with an entry per dimension, such as [null, model] ([] replicates)"
-    axes = tuple(map(_axis, parts["axes"].items(expected)))
-    label = _label(value, match)
-    return Rule(match, labelled(label, lambda: TensorLayout(axes)).axes, label)
-
-
-def _axis(value: CheckedValue) -> Axis:
-    if value.data is None or (isinstance(value.data, str) and value.data):
-        return value.data
-    expected = "null, the name of a mesh axis or a list of names"
-    return tuple(v.text("the name of a mesh axis") for v in value.items(expected))
-
-
-def _partition(value: CheckedValue) -> PartitionRule:
-    strategies: tuple[PartitionerName, ...] = get_args(PartitionerName)
-    parts = value.mapping(("match", *strategies, "axis", "max_shards"), required=("match",))
-    match = parts["match"].regex()
-    given = [s for s in strategies if s in parts]
-    if len(given) != 1:
-        value.refuse(f"expected exactly one of {', '.join(strategies)}, found {len(given)}")
-    strategy = given[0]
-    if strategy == "fixed_shards" and "max_shards" in parts:
-        parts["max_shards"].refuse("only min_size and max_size have a max_shards; remove it")
-    if strategy == "min_size" and "max_shards" not in parts:
-        value.refuse("min_size needs max_shards, the number of shards to stop at")
-    return PartitionRule(
-        match=match,
-        strategy=strategy,
-        amount=_shards(parts[strategy]) if strategy == "fixed_shards" else _size(parts[strategy]),
-        axis=parts["axis"].whole("the number of a dimension") if "axis" in parts else 0,
-        max_shards=_shards(parts["max_shards"]) if "max_shards" in parts else None,
-        label=_label(value, match),
-    )
-
-
-def _shards(value: CheckedValue) -> int:
-    return value.whole("a number of shards of at least 1", least=1)
-
-
-def _size(value: CheckedValue) -> int:
-    expected = "a size of at least 1 byte such as 256KiB"
-    if not isinstance(value.data, str):
-        return value.whole(expected, least=1)
-    size = labelled(f"{value.place}: {value.key}", lambda: parse_bytes(value.data))
-    return size if size >= 1 else value.expect(expected)
-
-
-def _rename(value: CheckedValue) -> tuple[str, str]:
-    parts = value.mapping(("match", "to"), required=("match", "to"))
-    pattern = parts["match"].compiled()
-    to, match = parts["to"].data, pattern.pattern
-    if not isinstance(to, str):
-        parts["to"].expect("the text that replaces the match")
-    try:
-        pattern.replacement(to)
-    except (re.error, IndexError) as error:
-        parts["to"].refuse(
-            f"{to!r} cannot replace {match!r}: {error}; use groups of the pattern such as \\1, and \\\\ for a backslash"
+def _mesh(document: Document) -> DeviceMesh:
+    """The mesh of a file: its axes and their shape, or sizes by name, in the order in which they are written."""
+    label, given = f"{document.place(('mesh',))}: mesh", document.data["mesh"]
+    if not isinstance(given, dict) or not given:
+        document.expect(
+            ("mesh",), "a mesh such as {data: 4, model: 2} or {axes: [data, model], shape: [4, 2]}"
         )
-    return match, to
+    if not set(given) & set(_Mesh.__struct_fields__):
+        sizes = document.read(dict[Any, _AxisSize], ("mesh",))
+        return labelled(label, lambda: DeviceMesh(tuple(sizes.values()), tuple(sizes)))
+    mesh = document.read(_Mesh, ("mesh",))
+    return labelled(
+        label,
+        lambda: DeviceMesh(
+            mesh.shape,
+            mesh.axes,
+            axis_types=mesh.axis_types if "axis_types" in given else None,
+            device_ids=mesh.device_ids if "device_ids" in given else None,
+        ),
+    )
 
 
-def _cast(value: CheckedValue) -> tuple[str, str]:
-    parts = value.mapping(("match", "dtype"), required=("match", "dtype"))
+def _label(document: Document, steps: Steps, match: str) -> str:
+    document.compiled((*steps, "match"), match)
+    return f"{dotted_keys(steps)} {shown(match)} ({document.place(steps)})"
+
+
+def _rule(document: Document, steps: Steps, rule: _Rule) -> Rule:
+    label = _label(document, steps, rule.match)
+    return Rule(rule.match, labelled(label, partial(TensorLayout, rule.axes)).axes, label)
+
+
+def _partition(document: Document, steps: Steps, rule: _Partition) -> PartitionRule:
+    label = _label(document, steps, rule.match)
+    given = [s for s in _STRATEGIES if getattr(rule, s) != 0]
+    if len(given) != 1:
+        document.refuse(
+            steps, f"expected exactly one of {', '.join(_STRATEGIES)}, found {len(given)}"
+        )
+    strategy = given[0]
+    if strategy == "fixed_shards" and rule.max_shards:
+        document.refuse(
+            (*steps, "max_shards"), "only min_size and max_size have a max_shards; remove it"
+        )
+    if strategy == "min_size" and not rule.max_shards:
+        document.refuse(steps, "min_size needs max_shards, the number of shards to stop at")
+    return PartitionRule(
+        match=rule.match,
+        strategy=strategy,
+        amount=_amount(document, (*steps, strategy), getattr(rule, strategy)),
+        axis=rule.axis,
+        max_shards=rule.max_shards or None,
+        label=label,
+    )
+
+
+def _amount(document: Document, steps: Steps, given: int | str) -> int:
+    if not isinstance(given, str):
+        return given
+    size = labelled(f"{document.place(steps)}: {dotted_keys(steps)}", lambda: parse_bytes(given))
+    return size if size >= 1 else document.expect(steps, _SIZE)
+
+
+def _rename(document: Document, steps: Steps, rule: _Rename) -> tuple[str, str]:
+    pattern = document.compiled((*steps, "match"), rule.match)
+    try:
+        pattern.replacement(rule.to)
+    except (re.error, IndexError) as error:
+        document.refuse(
+            (*steps, "to"),
+            f"{rule.to!r} cannot replace {rule.match!r}: {error}; use groups of the pattern such as \\1, and \\\\ for a backslash",
+        )
+    return rule.match, rule.to
+
+
+def _cast(document: Document, steps: Steps, rule: _Cast) -> tuple[str, str]:
+    document.compiled((*steps, "match"), rule.match)
     known = (*STORED_DTYPES, *(d + SATURATE for d in STORED_DTYPES if kind_of(d) == "float"))
-    given = parts["dtype"]
-    is_dtype = isinstance(given.data, str) or dtype_name(given.data) is not None
-    named = CheckedValue(full_name(given.data), given.document, given.steps) if is_dtype else given
-    return full_name(parts["match"].regex()), named.choice("dtype", known)
+    is_dtype = isinstance(rule.dtype, str) or dtype_name(rule.dtype) is not None
+    dtype = full_name(rule.dtype) if is_dtype else rule.dtype
+    return full_name(rule.match), document.choice((*steps, "dtype"), "dtype", dtype, known)

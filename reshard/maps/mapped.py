@@ -19,17 +19,23 @@ from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import kind_of
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.maps.compile_rule import CompiledRule, arithmetic_of, compile_rule
-from reshard.maps.matching import (
+from reshard.maps.compile_rule import (
+    CompiledRule,
+    TargetPieces,
+    arithmetic_of,
+    assignments,
+    compile_rule,
+    fill_element,
+)
+from reshard.maps.rule import (
     MAX_SHOWN,
+    MapRule,
     Matched,
     NameTable,
     dimension_sizes,
     index_sizes,
     match_sources,
 )
-from reshard.maps.rule import MapRule
-from reshard.maps.target_pieces import TargetPieces, assignments, fill_element
 from reshard.planning.piece import Piece
 from reshard.planning.rules import checked_name
 

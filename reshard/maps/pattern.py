@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from reshard.geometry.box import Box
 from reshard.geometry.view import View
-from reshard.maps.strand import Cell, Strand
+from reshard.maps.shape import Cell, ViewBox
 
 MAX_REPEATS = 4096
 """Most times that a rule repeats one box."""
@@ -78,9 +78,9 @@ class Joining(Struct, frozen=True):
 
 
 def joined(
-    left: Strand, right: Strand, numbers: tuple[int, int], joining: Joining
+    left: ViewBox, right: ViewBox, numbers: tuple[int, int], joining: Joining
 ) -> Iterator[PiecePattern]:
-    """The patterns for a strand of a source and one of a target; several where the target repeats elements of the source.
+    """The patterns for a box of a source and one of a target; several where the target repeats elements of the source.
 
     Raises ValueError where the source has elements that the target does not take.
     """
@@ -171,8 +171,8 @@ class _Half(Struct):
 
 
 def _pattern(
-    left: Strand,
-    right: Strand,
+    left: ViewBox,
+    right: ViewBox,
     numbers: tuple[int, int],
     joining: Joining,
     at: Mapping[str, int],
@@ -229,7 +229,7 @@ def _order(mine: Sequence[Cell], theirs: Sequence[Cell], moved: set[str]) -> tup
 
 
 def padding(
-    right: Strand, number: int, padded: Sequence[str], sizes: Mapping[str, int]
+    right: ViewBox, number: int, padded: Sequence[str], sizes: Mapping[str, int]
 ) -> Iterator[PiecePattern]:
     """The patterns of the places that ``pad`` adds: beyond each padded dimension, within those before it.
 

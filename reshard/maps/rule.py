@@ -1,16 +1,22 @@
-"""MapRule and MapFile: the content of a map, as ``read_map`` reads it."""
+"""MapRule and MapFile: the content of a map, as ``read_map`` reads it, and the tensors that the names of a rule stand for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import difflib
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from reshard.errors import PlanError
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
+from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.expression import Expression
 from reshard.maps.shape import RuleShape, names_of
-from reshard.maps.template import Template
+from reshard.maps.template import Template, numbers_of, skeleton_of
 
 MAX_SIZE = 1 << 40
 """Longest dimension."""
@@ -98,3 +104,167 @@ class MapFile(Struct, frozen=True):
     about: str = ""
     where: str = "map"
     layout: LayoutFile | None = None
+
+
+MAX_SHOWN = 5
+
+
+class NameTable:
+    """Names by their skeleton and by each of their numbers, so that a rule looks only at names that it may match."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._by_skeleton: dict[str, list[str]] = defaultdict(list)
+        self._by_number: dict[str, dict[tuple[int, str], list[str]]] = {}
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        """Adds one more name."""
+        skeleton = skeleton_of(name)
+        self._by_skeleton[skeleton].append(name)
+        if skeleton in self._by_number:
+            _add_by_number(self._by_number[skeleton], name)
+
+    def matching(self, template: Template, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
+        """The names that match a template, with the indices in each."""
+        found = {}
+        for name in self._candidates(template):
+            values = template.match(name, sizes)
+            if values is not None:
+                found[name] = values
+        return found
+
+    def _candidates(self, template: Template) -> Sequence[str]:
+        """The fewest names among which all matches are: those that have one of the template's own numbers."""
+        skeleton, numbers = template.skeleton, template.numbers
+        names: Sequence[str] = self._by_skeleton.get(skeleton, ())
+        if len(names) <= 1 or not any(numbers):
+            return names
+        if skeleton not in self._by_number:
+            by_number = self._by_number[skeleton] = defaultdict(list)
+            for name in names:
+                _add_by_number(by_number, name)
+        known = self._by_number[skeleton]
+        own = [(place, number) for place, number in enumerate(numbers) if number is not None]
+        return min((known.get(each, ()) for each in own), key=len)
+
+    def nearest(self, text: str) -> str:
+        """A name that is like a text, for a message; "" where none is."""
+        near = difflib.get_close_matches(skeleton_of(text), self._by_skeleton, n=1, cutoff=0.5)
+        return self._by_skeleton[near[0]][0] if near else ""
+
+
+def _add_by_number(by_number: dict[tuple[int, str], list[str]], name: str) -> None:
+    for each in enumerate(numbers_of(name)):
+        by_number[each].append(name)
+
+
+class Matched(Struct, frozen=True):
+    """The sources of one template.
+
+    Attributes:
+        indices: the names of its indices.
+        names: the source for each of their values.
+        spec: the spec of all of them, but for the name.
+    """
+
+    indices: tuple[str, ...]
+    names: Mapping[tuple[int, ...], str]
+    spec: TensorSpec
+
+    def name(self, values: Mapping[str, int]) -> str:
+        """The source for these indices; ``values`` may have others."""
+        return self.names[tuple([values[index] for index in self.indices])]
+
+
+def match_sources(
+    rule: MapRule, table: NameTable, specs: Mapping[str, TensorSpec], sizes: Mapping[str, int]
+) -> list[Matched]:
+    """The sources that each name of a rule stands for; PlanError where there are none, or where they differ."""
+    return [_match(rule, template, table, specs, sizes) for template in rule.sources]
+
+
+def _match(
+    rule: MapRule,
+    template: Template,
+    table: NameTable,
+    specs: Mapping[str, TensorSpec],
+    sizes: Mapping[str, int],
+) -> Matched:
+    indices = _indices(rule, template, sizes)
+    try:
+        found = table.matching(template, sizes)
+    except ValueError as error:
+        raise PlanError(f"{rule.label}: {error}") from None
+    if not found:
+        raise PlanError(f"{rule.label}: {_no_match(template, table, len(specs))}")
+    names = {tuple([values[i] for i in indices]): name for name, values in found.items()}
+    first = specs[next(iter(found))]
+    for name in found:
+        spec = specs[name]
+        if (spec.shape, spec.dtype) != (first.shape, first.dtype):
+            raise PlanError(
+                f"{rule.label}: {template.text!r} stands for {first.name!r}, {_kind(first)}, and {name!r}, {_kind(spec)}; a rule is "
+                "for tensors of one shape and dtype, so write a rule for each"
+            )
+    return Matched(indices, names, first)
+
+
+def _kind(spec: TensorSpec) -> str:
+    return f"{spec.dtype} {list(spec.shape)}"
+
+
+def _indices(rule: MapRule, template: Template, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    try:
+        return template.indices(sizes)
+    except ValueError as error:
+        raise PlanError(f"{rule.label}: {error}") from None
+
+
+def _no_match(template: Template, table: NameTable, count: int) -> str:
+    near = table.nearest(template.text)
+    hint = f"; the nearest is {near!r}" if near else ""
+    return (
+        f"{template.text!r} matches none of the {count:,} tensors{hint}; correct or remove the rule"
+    )
+
+
+def index_sizes(rule: MapRule, found: Sequence[Matched]) -> dict[str, int]:
+    """The number of places of each index of a rule's sources.
+
+    Raises PlanError where numbers are left out, or a source is missing for some of them.
+    """
+    counts: dict[str, int] = {}
+    for matched in found:
+        for at, index in enumerate(matched.indices):
+            most = max(values[at] for values in matched.names) + 1
+            counts[index] = max(most, counts.get(index, 0))
+    for template, matched in zip(rule.sources, found, strict=True):
+        expected = math.prod(counts[index] for index in matched.indices)
+        if len(matched.names) != expected:
+            raise PlanError(f"{rule.label}: {_gap(template, matched, counts, expected)}")
+    return counts
+
+
+def _gap(template: Template, matched: Matched, counts: Mapping[str, int], expected: int) -> str:
+    """The first number that is left out, in words. Only as many are looked at as there are names."""
+    ways = itertools.product(*(range(counts[index]) for index in matched.indices))
+    lacking = next(values for values in ways if values not in matched.names)
+    where = ", ".join(f"{i} = {n}" for i, n in zip(matched.indices, lacking, strict=True))
+    index = matched.indices[0]
+    return (
+        f"{template.text!r} stands for {len(matched.names):,} tensors, but none for {where} of {expected:,}; numbers begin at 0 and "
+        f"leave none out: where they begin later, write {{{index}+first}} and give the size 'first'"
+    )
+
+
+def dimension_sizes(
+    count: Mapping[str, int], given: Mapping[str, int], rule: MapRule
+) -> dict[str, int]:
+    """Given sizes and those of indices; PlanError where they contradict."""
+    for index, number in count.items():
+        if given.get(index, number) != number:
+            raise PlanError(
+                f"{rule.label}: the size of {index!r} is given as {given[index]}, but the names have {number} of it"
+            )
+    return {**given, **count}

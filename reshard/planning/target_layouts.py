@@ -15,11 +15,19 @@ from reshard.geometry.grid import Grid
 from reshard.layout.axes import Axis, known_axes, show_axes, used_axes
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, is_other_mesh, parse_mesh
-from reshard.layout.layout_file import REPLICATE_THEM, LayoutFile, MissingAxes, Rule, named
+from reshard.layout.layout_file import (
+    REPLICATE_THEM,
+    LayoutFile,
+    MissingAxes,
+    Rule,
+    layout_for,
+    named,
+    overlaps,
+    unmatched_rules,
+)
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.prefixes import pattern_hint
 from reshard.layout.read_layout import parse_layout
-from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.layout_tree import LayoutTree, is_layout_tree, layout_tree

@@ -162,10 +162,10 @@ class Shards(Struct, frozen=True):
 
     def assemble(self, placed: Sequence[Any]) -> Any:
         from reshard.variables.sharded.facts import Static
-        from reshard.variables.sharded.variable import adopted
+        from reshard.variables.sharded.variable import variable_of_shards
 
         static = Static(self.name, self.axis, self.strategy, partitioner=self.partitioner)
-        return adopted(placed, static)
+        return variable_of_shards(placed, static)
 
 
 class Key(Struct, frozen=True):

@@ -14,9 +14,8 @@ from reshard.formats.contents import StoredTensor
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.restoring.outputs import HostMemory, Shards, default_device
 from reshard.restoring.regions import Region
-from reshard.variables.sharded.shard_rows import STRATEGIES, ShardRows
-from reshard.variables.sharded.shards import narrowed_by_jax
-from reshard.variables.sharded.splitting import known_partitioner, shard_count
+from reshard.variables.sharded.shards import STRATEGIES, ShardRows, narrowed_by_jax
+from reshard.variables.sharded.updating import known_partitioner, shard_count
 
 if TYPE_CHECKING:
     import jax

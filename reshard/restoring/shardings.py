@@ -18,12 +18,10 @@ from reshard.layout.axes import Axis
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.bridges.jax_sharding import is_from_jax, mesh_from_jax, mesh_to_jax
 from reshard.layout.changes import Changes
-from reshard.layout.device_mesh import DeviceMesh, MeshLike
-from reshard.layout.devices import on_all_devices
-from reshard.layout.layout_file import KEYS, LayoutFile, MissingAxes
+from reshard.layout.device_mesh import DeviceMesh, MeshLike, on_all_devices
+from reshard.layout.layout_file import KEYS, LayoutFile, MissingAxes, layout_for
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.read_layout import given_layout
-from reshard.layout.resolve import layout_for
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.layout_tree import (

@@ -119,8 +119,8 @@ def check(
 
 def recipes() -> dict[str, str]:
     """The maps that come with this package: purposes by name; ``map=`` takes the names."""
-    from reshard.maps.recipes import recipe as read
-    from reshard.maps.recipes import recipe_names
+    from reshard.maps.read_map import recipe as read
+    from reshard.maps.read_map import recipe_names
 
     return {name: read(name).about for name in recipe_names()}
 
@@ -133,7 +133,7 @@ def recipe(name: str) -> str:
     """
     import difflib
 
-    from reshard.maps.recipes import recipe_names, recipe_text
+    from reshard.maps.read_map import recipe_names, recipe_text
 
     names = recipe_names()
     if name not in names:

@@ -16,10 +16,9 @@ from reshard.layout.axes import show_axes
 from reshard.layout.bridges.from_keras import is_from_keras, own_layout
 from reshard.layout.bridges.jax_sharding import layout_from_sharding
 from reshard.layout.device_mesh import DeviceMesh, as_mesh, is_other_mesh
-from reshard.layout.layout_file import LayoutFile
+from reshard.layout.layout_file import LayoutFile, layout_for
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.read_layout import given_layout
-from reshard.layout.resolve import layout_for
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.target_layouts import Layout, SameAxes, TensorSplit, layout_of, look_up, split

@@ -17,9 +17,8 @@ from reshard.errors import CorruptError, FormatError, TreeError
 from reshard.formats.orbax.param_names import refuse_same_names
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype
-from reshard.identity.hashes import HASH_BYTES, check_installed
 from reshard.identity.identity_file import tree_of_identity
-from reshard.identity.leaf_tree import KEPT_BYTES, LeafTree
+from reshard.identity.leaf_tree import HASH_BYTES, KEPT_BYTES, LeafTree, check_installed
 from reshard.identity.read_leaves import VALUE_BITS, LeafHashing, as_hashed
 from reshard.identity.slice_proof import ProofNode, aligned_slice, node_of_leaves
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, key_implementation

@@ -23,9 +23,8 @@ from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
-from reshard.layout.slice_info import SaveSliceInfo
 from reshard.layout.tensor_layout import device_boxes
-from reshard.layout.tensor_spec import TensorSpec
+from reshard.layout.tensor_spec import SaveSliceInfo, TensorSpec
 from reshard.planning.keep_pairs import refuse_cut, refuse_parted
 from reshard.planning.piece import Piece
 from reshard.planning.rules import rewrites

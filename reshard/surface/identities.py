@@ -5,7 +5,6 @@ from __future__ import annotations
 from reshard.formats.safetensors.slices import FileSlice, slices_of
 from reshard.geometry.dtypes import PACKED, numpy_dtype, opaque_dtype, storage_bytes
 from reshard.identity.envelope import NoSignatureError
-from reshard.identity.hashes import HASH_BYTES, checked_root, is_installed, is_root
 from reshard.identity.identity_file import (
     hashed_dtype,
     how_to_record,
@@ -14,6 +13,7 @@ from reshard.identity.identity_file import (
     tree_of_identity,
 )
 from reshard.identity.keys import public_text
+from reshard.identity.leaf_tree import HASH_BYTES, checked_root, is_installed, is_root
 from reshard.identity.slice_proof import aligned_slice, check_aligned, check_slice, proof_hashes
 from reshard.planning.rules import kept_names
 from reshard.streaming.tensor_stream import slice_box

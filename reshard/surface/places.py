@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from reshard.deltas.versions import version_folders
+from reshard.formats.delta.index_values import version_text
 from reshard.formats.delta.read_delta import version_of_name
-from reshard.formats.delta.version_id import version_text
 from reshard.formats.registry import (
     committed_format,
     files_of,

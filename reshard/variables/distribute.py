@@ -9,8 +9,7 @@ from reshard.errors import LayoutError, VariableError, VariableTypeError
 from reshard.layout.axes import show_axes
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.bridges.jax_sharding import layout_from_sharding, mesh_from_jax
-from reshard.layout.device_mesh import DeviceMesh, same_axes
-from reshard.layout.devices import on_all_devices
+from reshard.layout.device_mesh import DeviceMesh, on_all_devices, same_axes
 from reshard.layout.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:

@@ -37,8 +37,13 @@ from reshard.formats.missing_chunks import (
     read_as,
 )
 from reshard.formats.registry import open_reader
-from reshard.formats.slices.file_digests import FileVerdict, size_or_zero
-from reshard.formats.slices.folder_records import FolderRecord, file_verdicts, folder_records
+from reshard.formats.slices.file_digests import (
+    FileVerdict,
+    FolderRecord,
+    file_verdicts,
+    folder_records,
+    size_or_zero,
+)
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap, map_of
 from reshard.planning.pairing import (

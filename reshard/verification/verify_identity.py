@@ -18,9 +18,9 @@ from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
 from reshard.formats.registry import open_reader
 from reshard.identity.envelope import SignedAs, read_signed_root
-from reshard.identity.hashes import is_root
 from reshard.identity.identity_file import folder_of_identity, read_identity
 from reshard.identity.keys import PublicKey
+from reshard.identity.leaf_tree import is_root
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
 from reshard.storage.location import locate, real_text
 from reshard.verification.verify import verify_checkpoints

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 import reshard
 from reshard.api.deltas import apply, delta
 from reshard.errors import PlanError
-from reshard.formats.delta.listed_tensors import tensors_digest
+from reshard.formats.delta.index import tensors_digest
 from reshard.formats.delta.read_delta import open_delta
 from reshard.storage.location import locate
 from tests.delta_layout import (

@@ -234,7 +234,6 @@ def test_small_bands_and_open_hashers_give_the_same(
 ) -> None:
     """Where a band has less than a row of leaves, hashers stay open."""
     from reshard.engine.decode import stream_plan
-    from reshard.identity import leaf_blocks
 
     root = root_in(checkpoint)
     monkeypatch.setattr(stream_plan, "BAND_BYTES", 700)
@@ -245,6 +244,6 @@ def test_small_bands_and_open_hashers_give_the_same(
         "_go_on",
         lambda self, *args, ends: (opened.append(args[0]), original(self, *args, ends=ends))[1],
     )
-    monkeypatch.setattr(leaf_blocks, "BLOCK_BYTES", 70_000)
+    monkeypatch.setattr(read_leaves, "BLOCK_BYTES", 70_000)
     assert reshard.identify(checkpoint).root == root
     assert opened

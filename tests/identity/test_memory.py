@@ -15,7 +15,7 @@ from reshard.formats.encoding import Encoding
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.identity import read_leaves
-from reshard.identity.leaf_blocks import (
+from reshard.identity.read_leaves import (
     LeafBlock,
     check_leaves_fit,
     hashing_memory,
@@ -23,7 +23,7 @@ from reshard.identity.leaf_blocks import (
     leaf_batches,
     leaf_tree_of,
 )
-from reshard.identity.recorded_proof import needs_elements
+from reshard.identity.slice_proof import needs_elements
 from reshard.layout.tensor_spec import TensorSpec
 
 MIB = 1 << 20

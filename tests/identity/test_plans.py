@@ -78,8 +78,8 @@ def test_the_command_says_it(checkpoint: Path, capsys: pytest.CaptureFixture[str
 def test_too_little_memory_is_said_by_the_plan(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reshard.identity import leaf_blocks
+    from reshard.identity import read_leaves
 
-    monkeypatch.setattr(leaf_blocks, "RESULT_BYTES", 1 << 30)
+    monkeypatch.setattr(read_leaves, "RESULT_BYTES", 1 << 30)
     with pytest.raises(reshard.MemoryBudgetError, match="to hash 'embed' takes"):
         reshard.plan(checkpoint, identity="compute", max_memory="256MiB")

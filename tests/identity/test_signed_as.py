@@ -11,9 +11,8 @@ import pytest
 
 import reshard
 from reshard.cli.app import run
-from reshard.identity.envelope import PAYLOAD_TYPE, SignedAs, _signed_bytes
+from reshard.identity.envelope import PAYLOAD_TYPE, SignedAs, _signed_bytes, check_signed_as
 from reshard.identity.keys import read_private_key
-from reshard.identity.signed_as import check_signed_as
 from reshard.storage.location import locate
 from tests.signing_keys import ED25519, make_key
 

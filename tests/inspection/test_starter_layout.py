@@ -26,9 +26,9 @@ from reshard.inspection.checkpoint_info import CheckpointInfo
 from reshard.inspection.starter_layout import starter_text
 from reshard.layout.axes import known_axes
 from reshard.layout.device_mesh import parse_mesh
+from reshard.layout.layout_file import layout_for, overlaps, unmatched_rules
 from reshard.layout.layout_text import parse_yaml
 from reshard.layout.read_layout import parse_layout
-from reshard.layout.resolve import layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from tests.cli.specimens import info

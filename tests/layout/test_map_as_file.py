@@ -6,8 +6,8 @@ import pytest
 
 import reshard
 from reshard.errors import LayoutError
+from reshard.layout.layout_file import layout_for
 from reshard.layout.read_layout import parse_layout
-from reshard.layout.resolve import layout_for
 
 MESH = reshard.DeviceMesh((2, 4), ("data", "model"))
 NAMES = (

@@ -248,3 +248,7 @@ def test_data_from_elsewhere_is_checked_as_strictly() -> None:
         parse_layout({"mesh": [0] * 1000}, "body")
     with pytest.raises(LayoutError, match=r"^body: unmatched: unknown choice 'x{50,}\.\.\.; known"):
         parse_layout({"unmatched": "x" * 10_000}, "body")
+    with pytest.raises(
+        LayoutError, match=r"^body: expected lists, found a set, which has no order"
+    ):
+        parse_layout({"rules": [{"match": "a", "axes": [{"data", "model"}]}]}, "body")

@@ -5,10 +5,17 @@ import pytest
 from reshard.errors import LayoutError
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
-from reshard.layout.layout_file import LayoutFile, PartitionRule, Rule
+from reshard.layout.layout_file import (
+    LayoutFile,
+    PartitionRule,
+    Rule,
+    RuleOverlap,
+    layout_for,
+    overlaps,
+    unmatched_rules,
+)
 from reshard.layout.layout_text import parse_yaml
 from reshard.layout.read_layout import parse_layout
-from reshard.layout.resolve import RuleOverlap, layout_for, overlaps, unmatched_rules
 from reshard.layout.tensor_layout import TensorLayout
 
 MESH = DeviceMesh((4, 2), ("data", "model"))

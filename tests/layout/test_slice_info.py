@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from reshard.errors import LayoutError
 from reshard.geometry.box import Box
-from reshard.layout.slice_info import SaveSliceInfo
+from reshard.layout.tensor_spec import SaveSliceInfo
 
 
 @st.composite

@@ -16,8 +16,7 @@ import reshard
 from reshard import rules
 from reshard.cli.app import run
 from reshard.errors import PlanError
-from reshard.maps.example.infer import Example, infer
-from reshard.maps.example.prove import made_by
+from reshard.maps.example.infer import Example, infer, made_by
 from tests.maps import by_numpy, maxtext_models
 from tests.maps.configs import CONFIGS
 from tests.maps.forward import llama

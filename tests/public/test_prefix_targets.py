@@ -86,7 +86,7 @@ def test_parts_are_cleaned(source: Path, tmp_path: Path) -> None:
 _KILLED = """
 import os, signal, sys
 import reshard
-from reshard.storage.local import prefix_files
+from reshard.storage.local import publishing
 from tests.public.test_prefix_targets import OPTIONS
 link = prefix_files._link
 def linking(staging, name):

@@ -16,7 +16,7 @@ from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import INPUT_BYTES, SourceStream
 from reshard.formats.codecs.zstd import ZstdStream, refuse_window, window_bytes, zstd_decoder_bytes
 from reshard.formats.contents import Extent, Layer
-from reshard.formats.delta.checksums import Checksum, Hasher, hasher
+from reshard.formats.delta.index_values import Checksum, Hasher, hasher
 
 if TYPE_CHECKING:
     import numpy.typing as npt

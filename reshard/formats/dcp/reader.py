@@ -27,10 +27,16 @@ from reshard.formats.dcp.price import kept_bytes
 from reshard.formats.dcp.tiled_tensor import TiledTensor, filled, tiled_tensor
 from reshard.formats.dcp.tree import TreeLeaf, largest_carried, tree_of
 from reshard.formats.encoding import Encoding
-from reshard.formats.slices.described import check_described, described_entry, recorded
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import read_slices
-from reshard.formats.slices.slice_file import NOTHING, SliceFile, digest_of
+from reshard.formats.slices.slice_file import (
+    NOTHING,
+    SliceFile,
+    check_record_fits,
+    digest_of,
+    fitting_entry,
+    recorded,
+)
 from reshard.formats.torch.leaves import unread_warnings
 from reshard.formats.torch.plain_value import Unread
 from reshard.formats.torch.record_crcs import crcs_of_number
@@ -92,7 +98,7 @@ def open_dcp(
     chunks = DcpChunks(uri, leaves, cuts)
     stored = {one.leaf.name: _stored(one, cuts, known, root) for one in leaves if one.leaf.tensor}
     if record == "checked" and known is not NOTHING:
-        check_described(known, {n: (t.spec.dtype, t.spec.shape) for n, t in stored.items()}, uri)
+        check_record_fits(known, {n: (t.spec.dtype, t.spec.shape) for n, t in stored.items()}, uri)
     return Reader(
         uri=uri,
         format=conventions.format,
@@ -199,7 +205,7 @@ def _stored(
         encoding = read_ahead(cut.chunks.encoding, root.store)
         crcs = cut.crcs.summed() if cut.crcs else None
     fill = bytes(storage_bytes(spec.dtype))
-    if described_entry(known, name, spec.dtype, spec.shape) is None or entry is None:
+    if fitting_entry(known, name, spec.dtype, spec.shape) is None or entry is None:
         return StoredTensor(spec, encoding, fill, False, crcs=crcs)
     spec = replace(spec, layout=entry.layout)
     return StoredTensor(

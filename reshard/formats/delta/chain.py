@@ -16,15 +16,14 @@ from msgspec.structs import replace
 from reshard.errors import FormatError, PlanError, VerificationError
 from reshard.formats.base import Chunks, Reader, WeightsVersion
 from reshard.formats.contents import Extent, Layer, StoredTensor
-from reshard.formats.delta.index import DeltaIndex
-from reshard.formats.delta.listed_tensors import ListedTensor
-from reshard.formats.delta.read_delta import Delta, Payload
-from reshard.formats.delta.version_id import (
+from reshard.formats.delta.index import DeltaIndex, ListedTensor
+from reshard.formats.delta.index_values import (
     folder_of,
     is_number,
     version_order,
     version_text,
 )
+from reshard.formats.delta.read_delta import Delta, Payload
 from reshard.formats.encoding import Encoding
 from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
 from reshard.geometry.grid import Index

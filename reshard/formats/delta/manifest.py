@@ -22,11 +22,15 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import FormatError, PlanError, shorten
-from reshard.formats.delta.checksums import Checksum
-from reshard.formats.delta.index import DeltaIndex
-from reshard.formats.delta.index_values import checked_digest, damaged_index, is_text, payload_file
-from reshard.formats.delta.listed_tensors import ListedTensor
-from reshard.formats.delta.version_id import version_text
+from reshard.formats.delta.index import DeltaIndex, ListedTensor
+from reshard.formats.delta.index_values import (
+    Checksum,
+    checked_digest,
+    damaged_index,
+    is_text,
+    payload_file,
+    version_text,
+)
 from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.limits import MAX_RANK
 from reshard.formats.safetensors.dtypes import header_shape, safetensors_name

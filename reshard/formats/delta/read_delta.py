@@ -8,11 +8,9 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, IncompleteCheckpointError, MissingError
-from reshard.formats.delta.index import DeltaIndex, is_delta, parse_index
-from reshard.formats.delta.index_values import checked_digest
-from reshard.formats.delta.listed_tensors import ListedTensor
+from reshard.formats.delta.index import DeltaIndex, ListedTensor, is_delta, parse_index
+from reshard.formats.delta.index_values import can_be_id, checked_digest, is_number, version_id
 from reshard.formats.delta.manifest import MANIFEST_NAME, Manifest, is_manifest, parse_manifest
-from reshard.formats.delta.version_id import can_be_id, is_number, version_id
 from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
 from reshard.formats.safetensors.model_name import ENDING, INDEX_NAME

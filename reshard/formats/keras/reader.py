@@ -28,13 +28,15 @@ from reshard.formats.keras.files import is_shard
 from reshard.formats.keras.hdf5 import opened_hdf5
 from reshard.formats.limits import MAX_JSON_BYTES
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
-from reshard.formats.slices.described import check_described, described_entry, recorded
 from reshard.formats.slices.parse import parse_slices
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
     NOTHING,
     SliceEntry,
     SliceFile,
+    check_record_fits,
+    fitting_entry,
+    recorded,
     recorded_path,
 )
 from reshard.geometry.box import Box
@@ -74,7 +76,7 @@ def open_keras(root: Location, record: RecordUse = "checked", uri: str = "") -> 
     known = read_record(datasets, root, version, record)
     arrays = [one for one in datasets if not is_record(one)]
     if record == "checked" and known is not NOTHING:
-        check_described(known, _kinds_of(arrays), uri)
+        check_record_fits(known, _kinds_of(arrays), uri)
     chunks = {one.name: _chunks(one, root, version) for one in arrays}
     tensors = {one.name: _stored(one, chunks[one.name], known, root) for one in arrays}
     return Reader(
@@ -153,7 +155,7 @@ def _chunks(dataset: Dataset, root: Location, version: str) -> GatheredChunks | 
 def _stored(
     dataset: Dataset, chunks: GatheredChunks | _TableChunks, known: SliceFile, root: Location
 ) -> StoredTensor:
-    entry = described_entry(known, dataset.name, dataset.dtype, dataset.shape)
+    entry = fitting_entry(known, dataset.name, dataset.dtype, dataset.shape)
     layout, digest, partition = None, None, None
     if entry is not None:
         layout, digest, partition = entry.layout, entry.digest, entry.partition

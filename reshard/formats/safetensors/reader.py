@@ -27,10 +27,17 @@ from reshard.formats.safetensors.model_name import (
 )
 from reshard.formats.safetensors.slices import DCP_SLICES, CutTensor, cut_tensors, holds_slices
 from reshard.formats.safetensors.write.header import HEADER_DIGEST, RECORD
-from reshard.formats.slices.described import check_described, described_entry, recorded
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import parse_slices, read_slices
-from reshard.formats.slices.slice_file import NOTHING, SliceEntry, SliceFile, recorded_path
+from reshard.formats.slices.slice_file import (
+    NOTHING,
+    SliceEntry,
+    SliceFile,
+    check_record_fits,
+    fitting_entry,
+    recorded,
+    recorded_path,
+)
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
@@ -242,12 +249,12 @@ def check_record(
     """
     if record is not NOTHING:
         stored = {cut.name: (cut.dtype, cut.chunks.grid.shape) for cut in cuts}
-        check_described(record, stored, path, unlisted)
+        check_record_fits(record, stored, path, unlisted)
 
 
 def entry_of(cut: CutTensor, record: SliceFile) -> SliceEntry | None:
     """The recorded entry of a tensor, if it describes the tensor."""
-    return described_entry(record, cut.name, cut.dtype, cut.chunks.grid.shape)
+    return fitting_entry(record, cut.name, cut.dtype, cut.chunks.grid.shape)
 
 
 def lost_file_warnings(

@@ -46,13 +46,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from io import BytesIO
 from typing import Any
 
 from msgspec import Struct, field
 
-from reshard.formats.base import Made, Origin, TargetCheckpoint, TargetTensor
+from reshard.errors import CorruptError, FormatError, LayoutError
+from reshard.formats.base import Made, Origin, RecordUse, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Leaf, PathKey
 from reshard.formats.kept_metadata import NO_METADATA, KeptMetadata
 from reshard.geometry.box import Box
@@ -335,3 +336,62 @@ def split_of_shards(target: TargetTensor) -> dict[str, Any]:
     """
     shards = target.shards
     return {"slices": shards} if isinstance(shards, tuple) else split_of(shards)
+
+
+def recorded(read: Callable[[], SliceFile | None], record: RecordUse) -> SliceFile:
+    """The record that ``read`` finds; empty if it is absent, ignored, or damaged and not to be checked."""
+    if record == "ignored":
+        return NOTHING
+    try:
+        return read() or NOTHING
+    except FormatError:
+        if record == "checked":
+            raise
+        return NOTHING
+
+
+def fitting_entry(
+    known: SliceFile, name: str, dtype: str, shape: tuple[int, ...]
+) -> SliceEntry | None:
+    """The entry of a tensor, if it describes the one that is stored."""
+    entry = known.tensors.get(name)
+    fits = entry is not None and (entry.dtype, tuple(entry.shape)) == (dtype, shape)
+    return entry if fits else None
+
+
+def check_record_fits(
+    record: SliceFile,
+    stored: Mapping[str, tuple[str, tuple[int, ...]]],
+    path: str,
+    unlisted: Collection[str] = (),
+) -> None:
+    """Raises CorruptError where the record does not describe the tensors of the checkpoint at ``path``.
+
+    Args:
+        stored: dtype and shape of each tensor.
+        unlisted: names of tensors that may be stored without being recorded.
+    """
+    remedy = "; restore it from a copy, or remove the record if the files were changed on purpose"
+    for name, entry in record.tensors.items():
+        if name not in stored:
+            raise CorruptError(f"{path}: {name!r} is recorded, but no file holds it{remedy}")
+        dtype, shape = stored[name]
+        if (entry.dtype, tuple(entry.shape)) != (dtype, shape):
+            raise CorruptError(
+                f"{path}: {name!r} is recorded as {entry.dtype} of shape {list(entry.shape)}, but stored is {dtype} of "
+                f"shape {list(shape)}{remedy}"
+            )
+        _check_layout(entry, path)
+    unknown = next((n for n in stored if n not in record.tensors and n not in unlisted), None)
+    if unknown is not None:
+        raise CorruptError(f"{path}: {unknown!r} is stored, but not recorded{remedy}")
+
+
+def _check_layout(entry: SliceEntry, path: str) -> None:
+    try:
+        if entry.layout is not None:
+            entry.layout.grid(entry.shape, entry.name)
+    except LayoutError as error:
+        raise CorruptError(
+            f"{path}: the layout recorded for {entry.name!r} contradicts its shape: {error}"
+        ) from error

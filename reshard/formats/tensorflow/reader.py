@@ -25,9 +25,16 @@ from reshard.formats.contents import (
     StoredTensor,
 )
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
-from reshard.formats.slices.described import check_described, described_entry, recorded
 from reshard.formats.slices.parse import read_slice_file
-from reshard.formats.slices.slice_file import NOTHING, SliceEntry, SliceFile, recorded_path
+from reshard.formats.slices.slice_file import (
+    NOTHING,
+    SliceEntry,
+    SliceFile,
+    check_record_fits,
+    fitting_entry,
+    recorded,
+    recorded_path,
+)
 from reshard.formats.tensorflow.bundle import (
     DTYPES,
     BundleEntry,
@@ -89,7 +96,7 @@ def open_tensorflow(root: Location, record: RecordUse = "checked", uri: str = ""
             leaves.append(others.leaf(name, path, found))
     if record == "checked" and known is not NOTHING:
         described = {n: (t.spec.dtype, t.spec.shape) for n, t in tensors.items()}
-        check_described(known, described, uri or str(root))
+        check_record_fits(known, described, uri or str(root))
     return Reader(
         uri=uri or str(root),
         format=FORMAT,
@@ -156,7 +163,7 @@ def _stored(
     name: str, found: IndexEntry, chunks: GatheredChunks, store: Store, known: SliceFile
 ) -> StoredTensor:
     dtype, shape = DTYPES[found.entry.dtype], found.entry.shape
-    entry = described_entry(known, name, dtype, shape)
+    entry = fitting_entry(known, name, dtype, shape)
     layout, digest, partition = None, None, _partition(found)
     if entry is not None:
         layout, digest = entry.layout, entry.digest

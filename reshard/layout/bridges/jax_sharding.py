@@ -10,8 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
-from reshard.layout.device_mesh import DeviceMesh
-from reshard.layout.devices import DevicesLike
+from reshard.layout.device_mesh import DeviceMesh, DevicesLike
 from reshard.layout.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:

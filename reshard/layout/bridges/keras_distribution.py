@@ -13,8 +13,7 @@ from typing import Any
 
 from reshard.errors import LayoutError, MissingPackageError
 from reshard.layout.axes import axis_names
-from reshard.layout.device_mesh import DeviceMesh
-from reshard.layout.devices import on_all_devices
+from reshard.layout.device_mesh import DeviceMesh, on_all_devices
 from reshard.layout.layout_map import LayoutMap, Match
 from reshard.layout.tensor_layout import TensorLayout
 

@@ -9,8 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.maps.example.copies import Named, TargetCopies, nests, split_at, split_name
-from reshard.maps.example.fit import Fit, UnexplainedError
+from reshard.maps.example.copies import (
+    Fit,
+    Named,
+    TargetCopies,
+    UnexplainedError,
+    nests,
+    split_at,
+    split_name,
+)
 
 LoopName = str
 """A loop of a draft: those over targets begin with ``t``."""

@@ -1,4 +1,4 @@
-"""Infers a map from the outputs of a trusted script for probes."""
+"""Infers a map from the outputs of a trusted script for probes, and proves it on them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from reshard.engine.cast import converted
+from reshard.errors import ReshardError
+from reshard.geometry.dtypes import numpy_dtype
+from reshard.geometry.grid import Grid
 from reshard.layout.layout_text import flow
-from reshard.maps.example.copies import Named, TargetCopies, copies_of, split_name
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.maps.example.copies import Named, TargetCopies, UnexplainedError, copies_of, split_name
 from reshard.maps.example.drafts import RuleDraft, drafts_of
-from reshard.maps.example.fit import UnexplainedError
 from reshard.maps.example.naming import Naming
 from reshard.maps.example.pair import pair_origins
 from reshard.maps.example.probes import Numbering, Origins, read_origins
-from reshard.maps.example.prove import complaints
-from reshard.maps.example.spell import Spelled, spell
+from reshard.maps.example.rule_text import RuleText, rule_text
+from reshard.maps.given_map import map_of
+from reshard.maps.mapped import MappedTensor
+from reshard.planning.piece import Piece
+from reshard.planning.rules import rewrites
 from reshard.record import Record, counted
 
 if TYPE_CHECKING:
@@ -73,7 +80,7 @@ class _Learned(Struct, frozen=True):
         unused: source tensors that are not used; ``partly``: number of unused elements of those that are used in part.
     """
 
-    rules: list[Spelled]
+    rules: list[RuleText]
     problems: list[str]
     copies: list[tuple[str, str]]
     unused: list[str]
@@ -185,7 +192,7 @@ def _origins(example: Example, numbering: Numbering) -> Mapping[str, Origins]:
 
 def _spelled(
     found: Mapping[str, TargetCopies], kinds: Mapping[str, Named], problems: list[str]
-) -> Iterator[Spelled]:
+) -> Iterator[RuleText]:
     drafts: list[RuleDraft] = []
     try:
         drafts = drafts_of(found, kinds)
@@ -201,7 +208,7 @@ def _spelled(
         drafts = drafts_of(left, kinds) if len(left) < len(found) else []
     for draft in drafts:
         try:
-            yield spell(draft)
+            yield rule_text(draft)
         except UnexplainedError as error:
             problems.append(f"{draft.targets[0].kind.name} is not explained: {error}")
 
@@ -217,11 +224,11 @@ def _unused(numbering: Numbering, used: Array) -> tuple[list[str], dict[str, int
     return nothing, partly
 
 
-def _same(learned: Sequence[_Learned], problems: list[str]) -> Iterator[list[Spelled]]:
+def _same(learned: Sequence[_Learned], problems: list[str]) -> Iterator[list[RuleText]]:
     """The spellings of each rule in all examples."""
-    by_skeleton: list[dict[object, list[Spelled]]] = []
+    by_skeleton: list[dict[object, list[RuleText]]] = []
     for one in learned:
-        groups: dict[object, list[Spelled]] = defaultdict(list)
+        groups: dict[object, list[RuleText]] = defaultdict(list)
         for rule in one.rules:
             groups[rule.skeleton].append(rule)
         by_skeleton.append(groups)
@@ -251,3 +258,78 @@ def _text(naming: Naming, rules: Sequence[Mapping[str, Any]], drops: Sequence[st
     lines.append("map:" if rules else "map: []")
     lines += [f"- {flow(rule)}" for rule in rules]
     return "\n".join(lines) + "\n"
+
+
+def made_by(text: str, source: Arrays, sizes: Mapping[str, int]) -> dict[str, Array]:
+    """The arrays that a map makes of others, in memory. Raises the errors of a map that does not fit them."""
+    given = map_of(text if "\n" in text else f"{text}\n", sizes)
+    if given is None:
+        return {}
+    specs = {
+        name: TensorSpec(name, array.shape, array.dtype.name, Grid.whole(array.shape))
+        for name, array in source.items()
+    }
+    kept = [r.source for r in rewrites(given.changes, list(specs), specs)]
+    mapping = given.applied({name: specs[name] for name in kept})
+    return {made.spec.name: _filled(made, source) for made in mapping.tensors}
+
+
+def _filled(made: MappedTensor, source: Arrays) -> Array:
+    import numpy as np
+
+    out = np.zeros(made.spec.shape, numpy_dtype(made.spec.dtype))
+    for piece in made.pieces:
+        place = out if piece.target_view is None else out.reshape(piece.target_view.shape)
+        place[piece.target_box.slices] = _elements(piece, source, out.dtype)
+    return out
+
+
+def _elements(piece: Piece, source: Arrays, dtype: Any) -> Array:
+    import numpy as np
+
+    if piece.fill is not None:
+        return np.broadcast_to(np.frombuffer(piece.fill, dtype), piece.target_box.shape)
+    array = source[piece.source]
+    seen = array if piece.source_view is None else array.reshape(piece.source_view.shape)
+    turned = seen[piece.source_box.slices].transpose(piece.axis_order)
+    if not piece.is_computed:
+        return turned
+    return converted(turned, dtype, saturate=piece.saturate, arithmetic=piece.arithmetic)
+
+
+def complaints(
+    text: str, source: Arrays, target: Arrays, sizes: Mapping[str, int], *, is_rounded: bool
+) -> Iterator[str]:
+    """The differences between ``target`` and the map's output for ``source``; ``is_rounded`` allows two units in the last place."""
+    try:
+        made = made_by(text, source, sizes)
+    except ReshardError as error:
+        yield f"the map does not fit the example: {error}"
+        return
+    for name, array in made.items():
+        if name not in target:
+            yield f"the map makes {name!r}, which the script does not"
+        elif array.shape != target[name].shape or array.dtype != target[name].dtype:
+            made_by_script = f"{target[name].dtype.name} {list(target[name].shape)}"
+            yield f"the map makes {name!r} of {array.dtype.name} {list(array.shape)}, the script of {made_by_script}"
+        elif off := _differing(array, target[name], is_rounded=is_rounded):
+            yield f"{name!r} differs in {off:,} of {array.size:,} elements"
+    for name in target:
+        if name not in made:
+            yield f"the map makes no {name!r}"
+
+
+def _differing(made: Array, wanted: Array, *, is_rounded: bool) -> int:
+    import ml_dtypes
+    import numpy as np
+
+    unlike = made.view("u1").reshape(-1) != wanted.view("u1").reshape(-1) if made.size else made
+    if not unlike.any():
+        return 0
+    a, b = made.astype(np.float64), wanted.astype(np.float64)
+    slack = 0.0
+    if is_rounded and made.dtype.kind not in "iub":
+        info = ml_dtypes.finfo(made.dtype)  # type: ignore[no-untyped-call] # ml_dtypes has no types for it
+        slack = 4.01 * 2.0 ** -(info.nmant + 1)
+    is_near = (a == b) | (np.abs(a - b) <= slack * np.abs(b))
+    return int((~is_near).sum())

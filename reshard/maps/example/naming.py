@@ -7,9 +7,16 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from reshard.maps.example.spell import IN_NAMES, Spelled
-from reshard.maps.shape import Parts, RuleShape, TensorAxes, parse_shape
-from reshard.maps.solve_sizes import Equation, size_of, solved_sizes
+from reshard.maps.example.rule_text import IN_NAMES, RuleText
+from reshard.maps.shape import (
+    Equation,
+    Parts,
+    RuleShape,
+    TensorAxes,
+    parse_shape,
+    size_of,
+    solved_sizes,
+)
 
 _Sizes = tuple[int, ...]
 """A size in each example."""
@@ -45,7 +52,7 @@ class Naming:
     def _open(self, note: str) -> None:
         self.notes[note] = None
 
-    def rule(self, group: Sequence[Spelled]) -> dict[str, Any]:
+    def rule(self, group: Sequence[RuleText]) -> dict[str, Any]:
         """A rule, from its spellings in all examples. ValueError where its factors have no law."""
         first = group[0]
         sizes = list(zip(*(one.sizes for one in group), strict=True))
@@ -66,7 +73,7 @@ class Naming:
     def _templates(
         self,
         rule: dict[str, Any],
-        first: Spelled,
+        first: RuleText,
         names: Sequence[str],
         numbers: Sequence[_Sizes],
     ) -> None:
@@ -76,7 +83,7 @@ class Naming:
             if templates:
                 rule[key] = templates if len(templates) > 1 else templates[0]
 
-    def _all_names(self, first: Spelled, sizes: Sequence[_Sizes]) -> list[str]:
+    def _all_names(self, first: RuleText, sizes: Sequence[_Sizes]) -> list[str]:
         """The names of a rule's sizes, those that are given with the map renamed."""
         names = self._names(first, sizes)
         known = dict(zip(names, sizes, strict=True))
@@ -87,7 +94,7 @@ class Naming:
         taken = {*names}
         return [self._asked_size(n, known[n], taken - {n}) if n in asked else n for n in names]
 
-    def _tell_rounding(self, rule: Mapping[str, Any], group: Sequence[Spelled]) -> None:
+    def _tell_rounding(self, rule: Mapping[str, Any], group: Sequence[RuleText]) -> None:
         off = sum(one.off for one in group)
         if off:
             first = rule["to"] if isinstance(rule["to"], str) else rule["to"][0]
@@ -95,7 +102,7 @@ class Naming:
                 f"{first}: the script rounds {off:,} elements otherwise, by up to two units in the last place"
             )
 
-    def _names(self, first: Spelled, sizes: Sequence[_Sizes]) -> list[str]:
+    def _names(self, first: RuleText, sizes: Sequence[_Sizes]) -> list[str]:
         names: list[str] = []
         for values, within in zip(sizes, first.within, strict=True):
             name = self._by_values.get(values)
@@ -154,7 +161,7 @@ class Naming:
     def _arithmetic(
         self,
         rule: dict[str, Any],
-        group: Sequence[Spelled],
+        group: Sequence[RuleText],
         shape: RuleShape,
         known: Mapping[str, _Sizes],
     ) -> None:
@@ -334,7 +341,7 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-def _fill_and_cast(first: Spelled) -> dict[str, Any]:
+def _fill_and_cast(first: RuleText) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if first.fill is not None and (first.fill or not first.sources):
         found["fill"] = _shortest(first.fill)

@@ -13,8 +13,7 @@ from reshard.errors import VariableError
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.variables.distribute import distribute_tensor
-from reshard.variables.lazy.compute_in_steps import Compiled
-from reshard.variables.lazy.initial_value import InitialValue
+from reshard.variables.lazy.initial_value import Compiled, InitialValue
 from reshard.variables.lazy.keras_internals import (
     CACHED_BY_KERAS,
     has_layout,
@@ -27,8 +26,13 @@ from reshard.variables.lazy.keras_internals import (
     value_of,
     variable_dtype,
 )
-from reshard.variables.lazy.object_paths import Children, attributes, object_paths
-from reshard.variables.lazy.path_sharding import layout_at, sharding_of
+from reshard.variables.lazy.object_paths import (
+    Children,
+    attributes,
+    layout_at,
+    object_paths,
+    sharding_of,
+)
 from reshard.variables.lazy.variable import Variable
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError
 from reshard.layout.scope import current_layout_map, entered
+from reshard.variables.lazy.create import check_layouts, materialize_model
 from reshard.variables.lazy.keras_internals import (
     WaitingInitializer,
     check_parts,
@@ -29,7 +30,6 @@ from reshard.variables.lazy.keras_internals import (
     lazy_initializer,
     waiting_variables,
 )
-from reshard.variables.lazy.materialize import check_layouts, materialize_model
 from reshard.variables.sharded.in_jax import being_traced
 
 if TYPE_CHECKING:

@@ -9,9 +9,13 @@ from reshard.errors import VariableError, VariableTypeError
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.scope import current_layout_map
 from reshard.layout.tensor_layout import TensorLayout
-from reshard.variables.lazy.compute_in_steps import Compiled
-from reshard.variables.lazy.initial_value import InitialValue, initial_value, value_in_dtype
-from reshard.variables.lazy.path_sharding import layout_at, sharding_of
+from reshard.variables.lazy.initial_value import (
+    Compiled,
+    InitialValue,
+    initial_value,
+    value_in_dtype,
+)
+from reshard.variables.lazy.object_paths import layout_at, sharding_of
 from reshard.variables.sharded.in_jax import is_traced
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from msgspec import Struct
 from reshard.errors import VariableError
 from reshard.geometry.box import Box
 from reshard.layout.partitioners import Partitioner
-from reshard.layout.slice_info import SaveSliceInfo
+from reshard.layout.tensor_spec import SaveSliceInfo
 from reshard.variables.sharded.in_jax import Shape
-from reshard.variables.sharded.shard_rows import ShardRows
-from reshard.variables.sharded.shards import sizes_along
+from reshard.variables.sharded.shards import ShardRows, sizes_along
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,18 +1,30 @@
-"""Makes new shards from old ones and new values; the old ones do not change.
+"""Makes the shards of a variable: splits an array, and puts new values, of all or of some rows, in place of old ones.
 
 Each function returns all new shards or raises an error; the caller then replaces all shards at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from reshard.errors import VariableError, VariableTypeError
-from reshard.variables.sharded.row_updates import IndexedSlices
-from reshard.variables.sharded.shard_rows import RowPart, ShardRows, as_slice
-from reshard.variables.sharded.shards import are_numpy, kept_numpy, narrowed_by_jax, unwritable
+from msgspec import Struct
+
+from reshard.errors import ReshardError, VariableError, VariableTypeError
+from reshard.layout.partitioners import Partitioner, recorded_partitioner
+from reshard.variables.sharded.shards import (
+    RowPart,
+    ShardRows,
+    are_numpy,
+    as_jax_array,
+    as_slice,
+    check_not_deleted,
+    kept_numpy,
+    narrowed_by_jax,
+    unwritable,
+    whole_number,
+)
 from reshard.variables.sharded.values import check_rank_one, checked_indices, checked_values
 
 if TYPE_CHECKING:
@@ -20,6 +32,89 @@ if TYPE_CHECKING:
     from jax.sharding import Sharding
 
     from reshard.variables.sharded.shards import Array
+
+
+MAX_SHARDS = 1 << 20
+"""More would cost gigabytes for the array objects alone."""
+
+
+def shard_count(partition: Any, shape: Sequence[int], dtype: Any, axis: int, name: str) -> int:
+    """The number of shards along ``axis``, at least one.
+
+    ``partition`` is a count, a partitioner, or a list of parts per dimension.
+    Raises VariableTypeError for anything else, VariableError for a number that makes no sense.
+    """
+    given = partition(tuple(shape), dtype, axis) if callable(partition) else partition
+    if hasattr(given, "__len__") and not isinstance(given, str | bytes):
+        given = _parts_along(list(given), shape, axis, name)
+    found = whole_number(given)
+    if found == 0 and callable(partition) and not shape[axis]:
+        found = 1  # FixedShardsPartitioner answers 0 for an axis without rows
+    if found is None:
+        raise VariableTypeError(
+            f"the partition of {name!r} must be a number of shards, a partitioner or a list of "
+            f"parts per dimension, not {partition!r}"
+        )
+    if not 1 <= found <= MAX_SHARDS:
+        raise VariableError(
+            f"{name!r} cannot be split into {found} shards; expected 1 to {MAX_SHARDS}"
+        )
+    return found
+
+
+def known_partitioner(partition: Any) -> Partitioner | None:
+    """The partition if it is one of this package's partitioners, which can be recorded; else None."""
+    return partition if recorded_partitioner(partition) else None
+
+
+def cut(array: Any, rows: ShardRows, axis: int, name: str, devices: Any) -> list[Array]:
+    """The shards of ``array``, dealt to ``devices`` in turn; with None they stay on the array's device, or numpy."""
+    targets = _targets(devices, name)
+    cuts = [(slice(None),) * axis + (as_slice(rows.of(n)),) for n in range(len(rows.sizes))]
+    check_not_deleted(array, name, "the array to split as")
+    try:
+        return [_placed(array[at], name, targets[n % len(targets)]) for n, at in enumerate(cuts)]
+    except ValueError as error:
+        if isinstance(error, ReshardError):
+            raise
+        raise VariableError(f"a shard of {name!r} cannot be put on its device: {error}") from None
+
+
+def _placed(piece: Any, name: str, device: Any) -> Array:
+    import numpy as np
+
+    if device is None and isinstance(piece, np.ndarray):
+        return piece
+    return as_jax_array(piece, name, device)
+
+
+def _parts_along(parts: Sequence[Any], shape: Sequence[int], axis: int, name: str) -> Any:
+    if len(parts) != len(shape):
+        raise VariableError(
+            f"the partition {list(parts)} of {name!r} must name one number of parts for each "
+            f"dimension of shape {list(shape)}"
+        )
+    other = [dim for dim, count in enumerate(parts) if dim != axis and count != 1]
+    if other:
+        raise VariableError(
+            f"the partition {list(parts)} of {name!r} splits dimension {other[0]}, but its shards "
+            f"are along axis {axis}; name that axis, or split only along it"
+        )
+    return parts[axis]
+
+
+def _targets(devices: Any, name: str) -> list[Any]:
+    targets = [None] if devices is None else devices
+    if not isinstance(targets, Iterable):
+        raise VariableTypeError(
+            f"the devices for the shards of {name!r} must be a list of jax devices or shardings, not "
+            f"{devices!r}"
+        )
+    targets = list(targets)
+    if not targets:
+        raise VariableError(f"no devices were given for the shards of {name!r}; give at least one")
+    return targets
+
 
 Combine = Callable[[Any, Any], Any]
 """Makes the new shard of an old one and its values."""
@@ -202,3 +297,107 @@ def _brought(values: Any, sharding: Sharding | None) -> jax.Array:
         values = np.array(values)  # without a copy jax may share the caller's memory
     brought: jax.Array = jax.device_put(values, sharding)
     return brought
+
+
+# ruff: noqa: ARG002  TensorFlow's arguments without a meaning here
+
+
+class IndexedSlices(Struct, frozen=True):
+    """New rows for the ``scatter_*`` methods: ``values[i]`` belongs to row ``indices[i]``.
+
+    ``indices`` are whole numbers in one dimension, ``values`` has as many rows. The variable checks both.
+    """
+
+    values: Any
+    indices: Any
+
+
+def indexed_slices(delta: Any, values: Any, name: str, method: str) -> IndexedSlices:
+    """IndexedSlices from the arguments ``(indices, values)``, or from one object with both."""
+    if values is not None and not isinstance(values, bool):
+        return IndexedSlices(values, delta)
+    if hasattr(delta, "indices") and hasattr(delta, "values"):
+        return IndexedSlices(delta.values, delta.indices)
+    raise VariableTypeError(
+        f"{method} of {name!r} expects IndexedSlices(values, indices), or indices and values, not "
+        f"a {type(delta).__name__} alone"
+    )
+
+
+class RowUpdates:
+    """The ``scatter_*`` methods, all of which call ``_scatter``.
+
+    They take ``(indices, values)`` or one ``IndexedSlices(values, indices)``. ``indices`` count rows of
+    dimension 0, as in ``sparse_read``, along whichever axis the variable is split; ``values`` have the variable's dtype
+    and, except for dimension 0, its shape. If an index occurs twice, both values are applied, in order.
+
+    Raises VariableIndexError for an index out of range, VariableTypeError for another dtype,
+    VariableError for another shape and under tracing; an error leaves the variable unchanged.
+    """
+
+    name: Any
+    _scatter: Any
+
+    def scatter_add(
+        self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
+    ) -> Self:  # fmt: skip
+        """Adds rows."""
+        delta = indexed_slices(sparse_delta, values, self.name, "scatter_add")
+        changed: Self = self._scatter("scatter_add", "add", delta)
+        return changed
+
+    def scatter_sub(
+        self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
+    ) -> Self:  # fmt: skip
+        """Subtracts rows."""
+        delta = indexed_slices(sparse_delta, values, self.name, "scatter_sub")
+        changed: Self = self._scatter("scatter_sub", "sub", delta)
+        return changed
+
+    def scatter_mul(
+        self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
+    ) -> Self:  # fmt: skip
+        """Multiplies rows."""
+        delta = indexed_slices(sparse_delta, values, self.name, "scatter_mul")
+        changed: Self = self._scatter("scatter_mul", "mul", delta)
+        return changed
+
+    def scatter_div(
+        self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
+    ) -> Self:  # fmt: skip
+        """Divides rows; integer division rounds towards zero."""
+        delta = indexed_slices(sparse_delta, values, self.name, "scatter_div")
+        changed: Self = self._scatter("scatter_div", "div", delta)
+        return changed
+
+    def scatter_max(
+        self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
+    ) -> Self:  # fmt: skip
+        """Keeps the larger of the old and new elements of rows."""
+        delta = indexed_slices(sparse_delta, values, self.name, "scatter_max")
+        changed: Self = self._scatter("scatter_max", "max", delta)
+        return changed
+
+    def scatter_min(
+        self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
+    ) -> Self:  # fmt: skip
+        """Keeps the smaller of the old and new elements of rows."""
+        delta = indexed_slices(sparse_delta, values, self.name, "scatter_min")
+        changed: Self = self._scatter("scatter_min", "min", delta)
+        return changed
+
+    def scatter_update(
+        self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
+    ) -> Self:  # fmt: skip
+        """Replaces rows; the last value of a repeated index counts."""
+        delta = indexed_slices(sparse_delta, values, self.name, "scatter_update")
+        changed: Self = self._scatter("scatter_update", "update", delta)
+        return changed
+
+    def batch_scatter_update(
+        self, sparse_delta: Any, values: Any = None, use_locking: bool = False, name: str | None = None
+    ) -> Self:  # fmt: skip
+        """Replaces rows like ``scatter_update``; TensorFlow's batches have one dimension too."""
+        delta = indexed_slices(sparse_delta, values, self.name, "batch_scatter_update")
+        changed: Self = self._scatter("batch_scatter_update", "update", delta)
+        return changed

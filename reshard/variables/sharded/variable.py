@@ -1,6 +1,4 @@
-"""ShardedVariable: one large variable, kept as several arrays along an axis."""
-
-# ruff: noqa: ARG002  TensorFlow's arguments without a meaning here
+"""ShardedVariable: one large variable, kept as several arrays along an axis. embedding_lookup: rows of it by their ids."""
 
 from __future__ import annotations
 
@@ -14,13 +12,18 @@ from msgspec.structs import replace
 from reshard.errors import VariableError
 from reshard.variables.sharded.facts import Facts, Static
 from reshard.variables.sharded.in_jax import refuse_tracing, register_pytree
-from reshard.variables.sharded.indexing import take_index
-from reshard.variables.sharded.lookup import check_norm, check_same_strategy, clipped, rows_of
 from reshard.variables.sharded.operators import ArrayOperators
-from reshard.variables.sharded.reading import gathered, whole_array
-from reshard.variables.sharded.row_updates import IndexedSlices, RowUpdates
-from reshard.variables.sharded.shard_rows import ShardRows
+from reshard.variables.sharded.reading import (
+    check_norm,
+    check_same_strategy,
+    clipped,
+    gathered,
+    rows_of,
+    take_index,
+    whole_array,
+)
 from reshard.variables.sharded.shards import (
+    ShardRows,
     are_numpy,
     check_jax_keeps,
     checked_axis,
@@ -31,8 +34,17 @@ from reshard.variables.sharded.shards import (
     narrowed_by_jax,
     unwritable,
 )
-from reshard.variables.sharded.splitting import cut, known_partitioner, shard_count
-from reshard.variables.sharded.updating import Combine, check_arithmetic, replaced, scattered
+from reshard.variables.sharded.updating import (
+    Combine,
+    IndexedSlices,
+    RowUpdates,
+    check_arithmetic,
+    cut,
+    known_partitioner,
+    replaced,
+    scattered,
+    shard_count,
+)
 from reshard.variables.sharded.values import (
     check_rank_one,
     checked_index_type,
@@ -45,6 +57,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from reshard.variables.sharded.shards import Array
+
+
+# ruff: noqa: ARG002  TensorFlow's arguments without a meaning here
 
 
 class ShardedVariable(Facts, ArrayOperators, RowUpdates):
@@ -258,7 +273,7 @@ class ShardedVariable(Facts, ArrayOperators, RowUpdates):
             check_jax_keeps(self._static.numpy_dtype, self.name)
 
 
-def adopted(shards: Sequence[Any], static: Static) -> ShardedVariable:
+def variable_of_shards(shards: Sequence[Any], static: Static) -> ShardedVariable:
     """A variable of arrays that nothing else refers to, so numpy arrays are not copied.
 
     Raises the errors of ``ShardedVariable``.
@@ -272,3 +287,34 @@ def adopted(shards: Sequence[Any], static: Static) -> ShardedVariable:
     made = ShardedVariable._of(tuple(map(unwritable, shards)), static)
     made._live, made._rows  # noqa: B018  they must fit together, and suit the strategy
     return made
+
+
+def embedding_lookup(
+    params: ShardedVariable | Sequence[Any],
+    ids: Any,
+    partition_strategy: str | None = None,
+    name: str | None = None,
+    validate_indices: bool = True,  # noqa: ARG001  TensorFlow's; ids are always checked
+    max_norm: float | None = None,
+) -> Array:
+    """The rows at ``ids`` of a table, which is a ShardedVariable or a list of its shards: ``tf.nn.embedding_lookup``.
+
+    Args:
+        params: a ShardedVariable; or arrays, the shards of a table that is split along dimension 0.
+        ids: row numbers, in an array of any shape.
+        partition_strategy: "div" or "mod". For a list the default is "mod", as in TensorFlow 1, where this argument is
+            from; for a ShardedVariable it is the variable's own, and any other raises VariableError.
+        name: without effect, as ``validate_indices``: ids out of range always raise VariableIndexError.
+        max_norm: rows with a larger L2 norm are scaled down to it.
+
+    Returns:
+        An array of shape ``ids.shape + table.shape[1:]``.
+
+    >>> import numpy as np
+    >>> embedding_lookup([np.array([[0.0], [2.0]]), np.array([[1.0], [3.0]])], [3, 0]).tolist()
+    [[3.0], [0.0]]
+    """
+    if not isinstance(params, ShardedVariable):
+        strategy = "mod" if partition_strategy is None else partition_strategy
+        params = ShardedVariable(params, name or "params", partition_strategy=strategy)
+    return params.embedding_lookup(ids, partition_strategy, max_norm)

@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.delta.checksums import checksum_of
-from reshard.formats.delta.index import DeltaIndex, parse_index, render_index
-from reshard.formats.delta.listed_tensors import ListedTensor, tensors_digest
+from reshard.formats.delta.index import (
+    DeltaIndex,
+    ListedTensor,
+    parse_index,
+    render_index,
+    tensors_digest,
+)
+from reshard.formats.delta.index_values import checksum_of
 
 DIGEST = checksum_of("adler32", b"abcd")
 LISTED = {

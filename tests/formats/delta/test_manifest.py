@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.delta.index import DeltaIndex
-from reshard.formats.delta.listed_tensors import ListedTensor
+from reshard.formats.delta.index import DeltaIndex, ListedTensor
 from reshard.formats.delta.manifest import ManifestTensor, parse_manifest
 
 FILE = "delta-rank00000-file000000.safetensors"

@@ -197,7 +197,7 @@ def test_a_bucket_is_refused(saved: Path, s3_bucket: Any) -> None:
 
 KILLED = """
 import os, signal, sys
-from reshard.storage.local import prefix_files
+from reshard.storage.local import publishing
 link, count = prefix_files._link, int(sys.argv[3])
 def until(staging, name):
     global count

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from reshard.maps.example.infer import Example, infer
+from reshard.maps.example.infer import Example, infer, made_by
 from reshard.maps.example.probes import make_probes
-from reshard.maps.example.prove import made_by
 from tests.maps.example.learning import Tree, learned, zeros
 
 Array = npt.NDArray[Any]

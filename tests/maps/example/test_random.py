@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from reshard.maps.example.prove import made_by
+from reshard.maps.example.infer import made_by
 from tests.maps.example.learning import Tree, learned
 
 Array = npt.NDArray[Any]

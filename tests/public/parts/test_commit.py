@@ -25,7 +25,7 @@ def test_a_killed_commit_goes_on(after: int, trained: Path, tmp_path: Path) -> N
     code = f"""
 import os, signal, sys, reshard
 from reshard.conversion.parts import sealed_parts
-from reshard.storage.local import attempts
+from reshard.storage.local import staging
 sealed_parts.RESULTS_AT_ONCE, left, rename = 1, [{after}], os.rename
 def killing(*words, **options):
     left[0] -= 1

@@ -14,7 +14,7 @@ from benchmarks.flips.specimens import Specimen
 from benchmarks.flips.trials import Flip, flipped, is_found, run_trial
 from reshard.cli.app import run
 from reshard.errors import CorruptError, ReshardError
-from reshard.formats.slices.folder_records import file_verdicts, folder_records
+from reshard.formats.slices.file_digests import file_verdicts, folder_records
 from reshard.storage.location import locate
 
 METADATA = {

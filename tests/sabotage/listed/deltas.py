@@ -70,7 +70,7 @@ SABOTAGES = (
     Sabotage(
         "older-version-taken",
         "a signature of an earlier version passes for a later one",
-        "reshard/identity/signed_as.py",
+        "reshard/identity/envelope.py",
         "int(version) >= int(least)",
         "int(version) <= int(least)",
         ("tests/identity/test_signed_as.py::test_what_is_reached",),
@@ -148,7 +148,7 @@ SABOTAGES = (
     Sabotage(
         "stale-identity-recorded",
         "a delta records the root of weights that changed since they were identified",
-        "reshard/deltas/recorded_roots.py",
+        "reshard/deltas/compare.py",
         "            if crc != then:\n",
         "            if False:\n",
         ("tests/deltas/test_identities.py::test_bytes_that_changed_since_they_were_identified[0]",),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from reshard.variables.lazy.compute_in_steps import compute_in_steps
+from reshard.variables.lazy.initial_value import compute_in_steps
 from tests.variables.models import mesh
 
 INITIALIZERS = {

@@ -1,4 +1,4 @@
-"""Spell: a draft in the words of maps, with a mark in place of each size and number."""
+"""The text of a rule: a draft in the words of maps, with a mark in place of each size and number."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from reshard.maps.example.copies import Fit, UnexplainedError
 from reshard.maps.example.drafts import End, LoopName, RuleDraft
-from reshard.maps.example.fit import Fit, UnexplainedError
 
 Loops = list[tuple[LoopName, int, int]]
 """Name, count and step of each loop."""
@@ -26,7 +26,7 @@ class Length(Struct, frozen=True):
     length: int
 
 
-class Spelled(Struct, frozen=True):
+class RuleText(Struct, frozen=True):
     """A rule with marks: ``<0>`` is a size, ``#0#`` a number in a name.
 
     Attributes:
@@ -64,16 +64,16 @@ class Spelled(Struct, frozen=True):
         )
 
 
-def spell(draft: RuleDraft) -> Spelled:
+def rule_text(draft: RuleDraft) -> RuleText:
     """The draft in words; UnexplainedError where maps have no words for it."""
-    spelling = _Spelling(draft)
-    left = [spelling.side("source", n, end) for n, end in enumerate(draft.sources)]
-    right = [spelling.side("target", n, end) for n, end in enumerate(draft.targets)]
+    writer = _Writer(draft)
+    left = [writer.side("source", n, end) for n, end in enumerate(draft.sources)]
+    right = [writer.side("target", n, end) for n, end in enumerate(draft.targets)]
     shape = f"{', '.join(left)} -> {', '.join(right)}" if left else f"-> {', '.join(right)}"
-    return spelling.spelled(shape)
+    return writer.text(shape)
 
 
-class _Spelling:
+class _Writer:
     """The marks that were given so far."""
 
     def __init__(self, draft: RuleDraft) -> None:
@@ -176,7 +176,7 @@ class _Spelling:
             key = self._class[key]
         return key
 
-    def spelled(self, shape: str) -> Spelled:
+    def text(self, shape: str) -> RuleText:
         """The rule, with marks that are numbered by their order in the text."""
         draft, order = self._draft, list[LoopName]()
         counts = {**draft.counts, **self._constants}
@@ -197,7 +197,7 @@ class _Spelling:
         pads = tuple(Length(number(key), length) for key, length in self._pads)
         crops = tuple(Length(number(key), length) for key, length in taken.items())
         within = self._within_roots()
-        return Spelled(
+        return RuleText(
             sources,
             targets,
             text,
