@@ -120,8 +120,7 @@ if TYPE_CHECKING:
     )
     from reshard.layout.slice_info import SaveSliceInfo
     from reshard.layout.tensor_spec import TensorSpec
-    from reshard.planning.request_plan import RequestPlan
-    from reshard.planning.time_plan import TimePlan
+    from reshard.planning.estimates import RequestPlan, TimePlan
     from reshard.restoring.report import RestoreReport
     from reshard.saving.array_proofs import ArrayProof, ProofReport
     from reshard.saving.save import SaveHandle, save
@@ -330,7 +329,7 @@ _LAZY = {
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
     "ProofReport": "reshard.saving.array_proofs",
-    "RequestPlan": "reshard.planning.request_plan",
+    "RequestPlan": "reshard.planning.estimates",
     "RequestReport": "reshard.conversion.report",
     "Requests": "reshard.storage.requests",
     "RestoreReport": "reshard.restoring.report",
@@ -349,7 +348,7 @@ _LAZY = {
     "TensorSpec": "reshard.layout.tensor_spec",
     "TensorStream": "reshard.streaming.tensor_stream",
     "TensorVerdict": "reshard.verification.verify_report",
-    "TimePlan": "reshard.planning.time_plan",
+    "TimePlan": "reshard.planning.estimates",
     "TimeReport": "reshard.conversion.report",
     "Verification": "reshard.verification.verify_report",
     "WeightsIdentity": "reshard.identity.weights_identity",

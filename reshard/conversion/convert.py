@@ -51,7 +51,7 @@ from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.delta.read_delta import version_of_name
 from reshard.formats.registry import open_reader
 from reshard.log import log
-from reshard.planning.time_plan import TimePlan
+from reshard.planning.estimates import TimePlan
 from reshard.storage.location import locate
 from reshard.storage.parts import Part, remove_parts
 from reshard.storage.targets import target_text

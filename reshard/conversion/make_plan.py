@@ -36,9 +36,9 @@ from reshard.formats.quantized.pairs import Quantized, bare_warnings, quantizati
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
 from reshard.maps.mapped import Mapped
+from reshard.planning.estimates import RequestPlan
 from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
-from reshard.planning.request_plan import RequestPlan
 from reshard.planning.target_layouts import layout_warnings
 from reshard.planning.task_memory import plan_with_processes
 from reshard.planning.tensor_plan import Plan, TensorPlan
@@ -103,9 +103,9 @@ def plan_requests(
     places = [planned.summary.source, *(target.target for target in left.values())]
     if not any(traits_at(place).by_requests for place in places):
         return None
-    from reshard.conversion.predict_requests import predict_requests
+    from reshard.conversion.most_requests import most_requests
 
-    return predict_requests(planned, left, chosen, more)
+    return most_requests(planned, left, chosen, more)
 
 
 def plan_unnamed(

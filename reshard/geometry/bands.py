@@ -49,7 +49,7 @@ def bands(
     if not shape:
         yield Band((), 0, 1)
         return
-    dim, rows = _cut(first_open_dim, row_bytes, band_bytes)
+    dim, rows = band_cut(first_open_dim, row_bytes, band_bytes)
     edges = {0, shape[dim]} | ({wanted.start[dim], wanted.stop[dim]} if wanted else set())
     spans = list(itertools.pairwise(sorted(edges)))
     for lead in itertools.product(*map(range, shape[:dim])):
@@ -64,11 +64,11 @@ def band_capacity(
     """Bytes of the largest of these bands."""
     if not shape:
         return row_bytes[0]
-    dim, rows = _cut(first_open_dim, row_bytes, band_bytes)
+    dim, rows = band_cut(first_open_dim, row_bytes, band_bytes)
     return min(rows, shape[dim]) * row_bytes[dim]
 
 
-def _cut(first_open_dim: int, row_bytes: Sequence[int], band_bytes: int) -> tuple[int, int]:
+def band_cut(first_open_dim: int, row_bytes: Sequence[int], band_bytes: int) -> tuple[int, int]:
     """The dimension along which bands are cut, and how many of its indices one band takes."""
     dim = next((d for d in range(first_open_dim) if row_bytes[d] <= band_bytes), first_open_dim - 1)
     return dim, max(1, band_bytes // max(1, row_bytes[dim]))

@@ -86,6 +86,13 @@ class Reading(Struct, frozen=True):
         spec = self.source.spec
         return self.view.touched(self.units, self.start, spec.storage, spec.chunk_shape)[1]
 
+    @property
+    def pairs(self) -> int:
+        """The number of pairs of a unit and a chunk that it touches; in a view at most so many."""
+        if self.view is None:
+            return math.prod(map(_overlaps, self.units.cuts, self.grid.cuts))
+        return self.units.count * self.chunks
+
 
 class Draft(Struct, frozen=True):
     """A piece with a strategy, before it has a price.

@@ -57,7 +57,7 @@ class Price(Struct, frozen=True, gc=False):
         written_bytes: bytes written, padding and checksums included.
         writes: contiguous writes.
         task_bytes: memory of one task.
-        seconds: estimated processor time, for comparing strategies only; ``planning.times`` adds the rest.
+        seconds: estimated processor time, for comparing strategies only; ``planning.estimates`` adds the rest.
     """
 
     tasks: int
