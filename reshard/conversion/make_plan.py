@@ -221,12 +221,12 @@ def _multi_plan(
 
     On several hosts each has the memory and the workers of the plan.
     """
-    demands = [target.demands for target in targets]
+    wanted_pieces = [target.wanted_pieces for target in targets]
     metadata = _metadata_bytes(reader, [target.checkpoint for target in targets], options)
     max_memory, workers = options[0].max_memory, options[0].workers
 
     def plan_with(processes: int) -> MultiPlan:
-        return make_multi_plan(demands, max_memory, workers, metadata, processes)
+        return make_multi_plan(wanted_pieces, max_memory, workers, metadata, processes)
 
     is_of_caller = executor is not None and not isinstance(executor, HostsExecutor)
     if is_of_caller or _needs_library(reader, targets):
@@ -287,7 +287,7 @@ def _strings(checkpoint: TargetCheckpoint) -> list[str]:
 
 def _missing(reader: Reader, target: TargetPlan, options: CheckedOptions) -> dict[str, Stored]:
     """The tensors that lack stored chunks, among those that the target takes; CorruptError where they are refused."""
-    pieces = (demand.piece for demand in target.demands)
+    pieces = (wanted.piece for wanted in target.wanted_pieces)
     names = dict.fromkeys(piece.source for piece in pieces if piece.fill is None)
     return check_missing(reader, names, options.missing_chunks)
 

@@ -1,4 +1,4 @@
-"""The tensors of a target: their layout, chunks and encoding, and the planner's demand for each of their pieces."""
+"""The tensors of a target: their layout, chunks and encoding, and the planner's wanted piece for each of their pieces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reshard.formats.registry import known_format
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.planning.planner import COPY_BYTES, Demand
+from reshard.planning.planner import COPY_BYTES, WantedPiece
 from reshard.planning.target_layouts import Layout, TensorSplit, split
 from reshard.planning.tensor_plan import Side
 from reshard.storage.base import Traits
@@ -58,14 +58,14 @@ def _partition(
 
 def demand_of(
     piece: Piece, stored: StoredTensor, tensor: TargetTensor, form: Form, traits: Traits
-) -> Demand:
-    """The planner's demand for a piece of a tensor; ``stored`` is its source."""
+) -> WantedPiece:
+    """The planner's wanted piece for a piece of a tensor; ``stored`` is its source."""
     source, target = stored.spec, tensor.spec
     in_order = tensor.packed if traits.by_one_task else None
     put_bytes = memory_of_put(traits, target.chunk_bytes, in_parts=in_order is not None)
     if put_bytes is None:
         put_bytes = form.put_bytes(target.chunk_bytes)
-    return Demand(
+    return WantedPiece(
         piece,
         Side(
             source,

@@ -29,7 +29,7 @@ REQUEST_WEIGHT = 1 << 20
 """Extra weight of a task whose requests have a long latency, so that workers wait side by side."""
 
 
-class _OwnFill(Struct, frozen=True, gc=False):
+class _ReadFill(Struct, frozen=True, gc=False):
     """A fill of a read.
 
     Attributes:
@@ -43,7 +43,7 @@ class _OwnFill(Struct, frozen=True, gc=False):
     changes: tuple[bool, ...]
 
 
-class _Wanted(Struct, frozen=True, gc=False):
+class _UnitToFill(Struct, frozen=True, gc=False):
     """One unit of work: a box that one task fills.
 
     Attributes:
@@ -51,7 +51,7 @@ class _Wanted(Struct, frozen=True, gc=False):
         box: of the piece; for several pieces, of the target.
     """
 
-    own: _OwnFill
+    own: _ReadFill
     number: int
     box: Box
 
@@ -80,7 +80,7 @@ class ReadTasks:
         self._read = read
         self._readers = readers
         self._targets = targets
-        self._fills = [_own_fill(plan, at) for at in read.fills if at.target in targets]
+        self._fills = [_read_fill(plan, at) for at in read.fills if at.target in targets]
         files = open_files_per_task(plan.workers) // 2
         self._open_files = max(8, files // max(1, len(read.fills)))
         self.decoded_bytes = plan.price(read).decoded_bytes
@@ -136,19 +136,19 @@ class ReadTasks:
             if left:
                 yield nbytes, self._task(left)
 
-    def _wanted(self, unit: int) -> Iterator[_Wanted]:
+    def _wanted(self, unit: int) -> Iterator[_UnitToFill]:
         """The units of fills that a unit of the read fills."""
         units = self._read.units
         box = units.box(units.index_at(unit))
         for own in self._fills:
             if own.fill.units is units:  # the units of the read are its own
-                yield _Wanted(own, own.first + unit, box)
+                yield _UnitToFill(own, own.first + unit, box)
                 continue
             piece = own.fill.piece
             found = box.shift(self._read.box.start).intersect(piece.source_box)
             if found is not None:
                 part = found.relative_to(piece.source_box.start)
-                yield _Wanted(own, own.first + _first_number(own.fill.units, part), part)
+                yield _UnitToFill(own, own.first + _first_number(own.fill.units, part), part)
 
     def _waits_for_answers(self) -> bool:
         outputs = [self._targets[own.at.target].output for own in self._fills]
@@ -162,11 +162,11 @@ class ReadTasks:
         checkpoint, name = key
         return self._readers[checkpoint].tensors[name].encoding.read_ahead_bytes > 0
 
-    def _is_done(self, wanted: _Wanted) -> bool:
+    def _is_done(self, wanted: _UnitToFill) -> bool:
         done = self._targets[wanted.at.target].done
         return done is not None and done.has(wanted.at.tensor, wanted.number)
 
-    def _task(self, wanted: Sequence[_Wanted]) -> Task:
+    def _task(self, wanted: Sequence[_UnitToFill]) -> Task:
         units = tuple(
             unit_of(w.at, w.fill, w.number, w.box, self._targets[w.at.target].output)
             for w in wanted
@@ -181,7 +181,7 @@ class ReadTasks:
             fill.at_once,
         )
 
-    def _reads(self, wanted: Sequence[_Wanted], units: Sequence[Unit]) -> Iterator[SourceRead]:
+    def _reads(self, wanted: Sequence[_UnitToFill], units: Sequence[Unit]) -> Iterator[SourceRead]:
         first = wanted[0].fill
         if not first.is_joint:
             takes = [Take(number, 0, w.box, w.own.changes[0]) for number, w in enumerate(wanted)]
@@ -211,11 +211,11 @@ def _first_number(grid: Grid, box: Box) -> int:
     return grid.number_of(tuple([found.start for found in grid.overlapping(box)]))
 
 
-def _own_fill(plan: MultiPlan, at: FillAt) -> _OwnFill:
+def _read_fill(plan: MultiPlan, at: FillAt) -> _ReadFill:
     fills = plan.plans[at.target].tensors[at.tensor].fills
     first = sum([fill.units.count for fill in fills[: at.fill]])
     fill = fills[at.fill]
-    return _OwnFill(at, fill, first, tuple([changes_bytes(fill, p) for p in fill.pieces]))
+    return _ReadFill(at, fill, first, tuple([changes_bytes(fill, p) for p in fill.pieces]))
 
 
 _CONSTANT = Encoding()

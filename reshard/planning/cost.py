@@ -7,7 +7,13 @@ from collections.abc import Sequence
 
 from reshard.geometry.grid import Grid
 from reshard.planning.piece import Piece, inverse
-from reshard.planning.task_memory import Draft, Pace, Reading, decoded_bytes, touched_bytes
+from reshard.planning.task_memory import (
+    Reading,
+    TaskBuffers,
+    UnpricedFill,
+    decoded_bytes,
+    touched_bytes,
+)
 from reshard.planning.tensor_plan import Price, Side
 
 DECODE_BYTES_PER_SECOND = 1.4e9
@@ -30,49 +36,51 @@ CACHED_BYTES = 8 << 20
 """Bands above this leave the processor's cache between decoding and writing."""
 
 
-def price(draft: Draft, reading: Reading, pace: Pace, *, is_decoded: bool = False) -> Price:
-    """The cost of filling a draft's piece. With ``is_decoded``, another fill pays for decoding and for the source's digest."""
-    strategy, piece, source, target = draft.strategy, draft.piece, draft.source, draft.target
+def price(
+    fill: UnpricedFill, reading: Reading, buffers: TaskBuffers, *, is_decoded: bool = False
+) -> Price:
+    """The cost of filling a piece. With ``is_decoded``, another fill pays for decoding and for the source's digest."""
+    strategy, piece, source, target = fill.strategy, fill.piece, fill.source, fill.target
     source_grid = piece.source_grid(source.spec.storage)
     decoded, stored = decoded_bytes(reading), touched_bytes(reading)
     moved = math.prod(piece.shape) * target.spec.itemsize
     target_grid = piece.target_grid(target.spec.storage)
     written = _written_bytes(target_grid, target, moved) * target.copies
     # Pieces are as wide as a source chunk, or as a row of a unit if chunks are interleaved.
-    passing = draft.units
-    if strategy == "scatter" and draft.units != source_grid:
-        passing = draft.units.refine(source_grid)
-    writes = _writes(draft, passing, target_grid, pace.band_bytes) * target.copies
-    seconds = _seconds(draft, moved, writes, draft.units.count)
+    passing = fill.units
+    if strategy == "scatter" and fill.units != source_grid:
+        passing = fill.units.refine(source_grid)
+    writes = _writes(fill, passing, target_grid, buffers.band_bytes) * target.copies
+    seconds = _seconds(fill, moved, writes, fill.units.count)
     if strategy != "copy":
         if not is_decoded:
-            seconds += _decode_seconds(source, decoded, pace)
+            seconds += _decode_seconds(source, decoded, buffers)
             # The source is read chunk by chunk, or row by row of a whole unit if chunks are interleaved.
-            read = draft.units if strategy == "weave" else source_grid
+            read = fill.units if strategy == "weave" else source_grid
             seconds += _digest_seconds(read, source.spec.itemsize, moved)
         seconds += _digest_seconds(passing, target.spec.itemsize, moved)
     if strategy == "scatter" and is_turned(piece):
         seconds += writes * SECONDS_PER_RUN
     if strategy == "weave":
-        seconds += decoded / pace.band_bytes * reading.chunks * SECONDS_PER_CHUNK_BAND
-    if pace.band_bytes > CACHED_BYTES:
+        seconds += decoded / buffers.band_bytes * reading.chunks * SECONDS_PER_CHUNK_BAND
+    if buffers.band_bytes > CACHED_BYTES:
         seconds += moved / COPY_BYTES_PER_SECOND
-    return Price(draft.units.count, decoded, stored, written, writes, pace.task_bytes, seconds)
+    return Price(fill.units.count, decoded, stored, written, writes, buffers.task_bytes, seconds)
 
 
-def _seconds(draft: Draft, moved: int, writes: int, tasks: int) -> float:
+def _seconds(fill: UnpricedFill, moved: int, writes: int, tasks: int) -> float:
     """Time to copy, encode and write, without decoding and checksums."""
-    if draft.strategy == "copy":
+    if fill.strategy == "copy":
         return moved / COPY_BYTES_PER_SECOND / 2 + writes * SECONDS_PER_WRITE
-    encode = 0.0 if draft.target.raw else moved / ENCODE_BYTES_PER_SECOND
-    copy = moved / COPY_BYTES_PER_SECOND * (1.3 if draft.strategy == "block" else 1.0)
+    encode = 0.0 if fill.target.raw else moved / ENCODE_BYTES_PER_SECOND
+    copy = moved / COPY_BYTES_PER_SECOND * (1.3 if fill.strategy == "block" else 1.0)
     return encode + copy + writes * SECONDS_PER_WRITE + tasks * SECONDS_PER_TASK
 
 
-def _decode_seconds(source: Side, nbytes: int, pace: Pace) -> float:
+def _decode_seconds(source: Side, nbytes: int, buffers: TaskBuffers) -> float:
     if source.raw:
         return 0.0
-    return nbytes / DECODE_BYTES_PER_SECOND / (AT_ONCE_GAIN if pace.at_once else 1.0)
+    return nbytes / DECODE_BYTES_PER_SECOND / (AT_ONCE_GAIN if buffers.at_once else 1.0)
 
 
 def _digest_seconds(rows: Grid, itemsize: int, nbytes: int) -> float:
@@ -124,14 +132,14 @@ def _split_extent(extent: int, sizes: Sequence[int]) -> list[int]:
     return found
 
 
-def _writes(draft: Draft, passing: Grid, target_grid: Grid, band_bytes: int) -> int:
+def _writes(fill: UnpricedFill, passing: Grid, target_grid: Grid, band_bytes: int) -> int:
     """Number of writes that fill the target once, if pieces pass in the boxes of ``passing``."""
-    if not draft.in_pieces:
+    if not fill.in_pieces:
         return target_grid.count
-    piece, extents = draft.piece, draft.piece.shape
-    if draft.strategy == "scatter":
-        extents = _band_extents(piece, draft.source, band_bytes)
-    return _scattered_writes(piece, passing, target_grid, draft.target, extents)
+    piece, extents = fill.piece, fill.piece.shape
+    if fill.strategy == "scatter":
+        extents = _band_extents(piece, fill.source, band_bytes)
+    return _scattered_writes(piece, passing, target_grid, fill.target, extents)
 
 
 def _scattered_writes(

@@ -48,7 +48,7 @@ RECORD_BYTES = 1 << 10
 """Bytes that a task keeps for each chunk that it reads or writes: its place, its box, its checksum (measured)."""
 
 
-class Pace(Struct, frozen=True):
+class TaskBuffers(Struct, frozen=True):
     """The pace of elements through a task, and the memory that this takes.
 
     Attributes:
@@ -63,7 +63,7 @@ class Pace(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """The chunks that are decoded for one or several drafts.
+    """The chunks that are decoded for one or several unpriced fills.
 
     Attributes:
         grid: the source's chunks within the box that is read; in a view, chunks that are boxes of it.
@@ -94,12 +94,12 @@ class Reading(Struct, frozen=True):
         return self.units.count * self.chunks
 
 
-class Draft(Struct, frozen=True):
+class UnpricedFill(Struct, frozen=True):
     """A piece with a strategy, before it has a price.
 
     Attributes:
         units: boxes of the piece.
-        numbers: of the demands that it represents; they differ in names and places only.
+        numbers: of the wanted pieces that it represents; they differ in names and places only.
     """
 
     strategy: Strategy
@@ -121,22 +121,22 @@ class Draft(Struct, frozen=True):
 
 
 def task_bytes(
-    reading: Reading, drafts: Sequence[Draft], band_bytes: int, *, at_once: bool = False
+    reading: Reading, unpriced: Sequence[UnpricedFill], band_bytes: int, *, at_once: bool = False
 ) -> int:
-    """Memory of a task that decodes a unit once and fills all of ``drafts`` from it.
+    """Memory of a task that decodes a unit once and fills all of ``unpriced`` from it.
 
     It is the sum of: the decoded band, or, with ``at_once``, all chunks that are open side by side; the interleaved
     band, if chunks are interleaved; pieces as they are written and the target rows that they form, for one target at a
     time, or the encoded bytes of a chunk that is decoded at once, if they are more; the target chunks that are
     assembled, for all targets; the decoders, or later an encoder, if it is more.
     """
-    source, is_interleaved = reading.source, _is_interleaved(drafts)
+    source, is_interleaved = reading.source, _is_interleaved(unpriced)
     open_chunks = reading.chunks if is_interleaved else 1
     # Lists, here and below: a plan prices each tensor some ten times, and generators take twice as long.
-    pieces = max([_piece_bytes(f, band_bytes) for f in drafts if f.in_pieces], default=0)
+    pieces = max([_piece_bytes(f, band_bytes) for f in unpriced if f.in_pieces], default=0)
     blocks = [
         len(f.numbers) * f.chunks * f.target.spec.chunk_bytes
-        for f in drafts
+        for f in unpriced
         if f.strategy == "block"
     ]
     assembled, rows = sum(blocks), BAND_BYTES if blocks else 0
@@ -146,42 +146,42 @@ def task_bytes(
         passing = max(passing, source.encoded_bytes)
     else:
         decoded, decoders = band_bytes, open_chunks * source.stream_bytes
-    coding = _coding_bytes(drafts, decoders)
-    return decoded + passing + assembled + coding + _fixed_bytes(reading, drafts)
+    coding = _coding_bytes(unpriced, decoders)
+    return decoded + passing + assembled + coding + _fixed_bytes(reading, unpriced)
 
 
-def _coding_bytes(drafts: Sequence[Draft], decoders: int) -> int:
+def _coding_bytes(unpriced: Sequence[UnpricedFill], decoders: int) -> int:
     """Bytes of decoders or encoders, the larger. Decoders end before chunks are encoded; what a target keeps longer adds to both."""
-    encoded = [f.target for f in drafts if not f.in_pieces]
+    encoded = [f.target for f in unpriced if not f.in_pieces]
     ending = max([t.stream_bytes for t in encoded if t.ends_with_chunk], default=0)
     kept = max([t.stream_bytes for t in encoded if not t.ends_with_chunk], default=0)
     return max(decoders, ending) + kept
 
 
-def gains_at_once(reading: Reading, drafts: Sequence[Draft]) -> bool:
+def gains_at_once(reading: Reading, unpriced: Sequence[UnpricedFill]) -> bool:
     """True if decoding the chunks of a unit at once is faster, if there is memory for it.
 
     A chunk that several units share is not faster at once: a stream stops at the end of the part that its unit needs.
     """
     source, units = reading.source, reading.units
-    open_chunks = reading.chunks if _is_interleaved(drafts) else 1
+    open_chunks = reading.chunks if _is_interleaved(unpriced) else 1
     together = open_chunks * source.spec.chunk_bytes
     is_small = together <= AT_ONCE_BYTES
     return source.encoded_bytes > 0 and is_small and units.common(reading.grid) == units
 
 
-def _is_interleaved(drafts: Sequence[Draft]) -> bool:
+def _is_interleaved(unpriced: Sequence[UnpricedFill]) -> bool:
     """True if the source chunks that a unit touches are decoded side by side."""
-    return "weave" in [draft.strategy for draft in drafts]
+    return "weave" in [fill.strategy for fill in unpriced]
 
 
-def _piece_bytes(draft: Draft, band_bytes: int) -> int:
-    return band_bytes * draft.target.spec.itemsize // draft.source.spec.itemsize
+def _piece_bytes(fill: UnpricedFill, band_bytes: int) -> int:
+    return band_bytes * fill.target.spec.itemsize // fill.source.spec.itemsize
 
 
-def _fixed_bytes(reading: Reading, drafts: Sequence[Draft]) -> int:
-    cast = CAST_SCRATCH_BYTES if any(draft.piece.is_computed for draft in drafts) else 0
-    chunks = reading.chunks + sum([len(draft.numbers) * draft.chunks for draft in drafts])
+def _fixed_bytes(reading: Reading, unpriced: Sequence[UnpricedFill]) -> int:
+    cast = CAST_SCRATCH_BYTES if any(fill.piece.is_computed for fill in unpriced) else 0
+    chunks = reading.chunks + sum([len(fill.numbers) * fill.chunks for fill in unpriced])
     return TASK_OVERHEAD_BYTES + cast + RECORD_BYTES * chunks
 
 

@@ -15,9 +15,9 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.given_map import map_of
 from reshard.maps.mapped import Mapped
 from reshard.maps.template import Template
-from reshard.planning import frame, shared_reads
+from reshard.planning import read_box, shared_reads
 from reshard.planning.multi_plan import MultiPlan
-from reshard.planning.planner import Demand, make_multi_plan
+from reshard.planning.planner import WantedPiece, make_multi_plan
 from reshard.planning.tensor_plan import Side
 
 LAYERS, EXPERTS = 20, 50
@@ -56,14 +56,14 @@ def planned(
 ) -> MultiPlan:
     """The plan of a map; sources are of this shape, compressed, in these chunks or whole."""
     stored, chunk = Grid.regular(shape, chunk or shape), chunk or shape
-    demands = []
+    wanted_pieces = []
     for tensor in mapping.tensors:
         spec = replace(tensor.spec, chunk_shape=None if raw else tensor.spec.shape)
         target = Side(spec, "raw" if raw else "zstd:3", raw, 0 if raw else 1 << 16)
         for piece in tensor.pieces:
             source = TensorSpec(piece.source, shape, "float32", stored, chunk)
-            demands.append(Demand(piece, Side(source, "zstd:1", False, 1 << 20), target))
-    return make_multi_plan([demands], 256 << 20, 2)
+            wanted_pieces.append(WantedPiece(piece, Side(source, "zstd:1", False, 1 << 20), target))
+    return make_multi_plan([wanted_pieces], 256 << 20, 2)
 
 
 def test_a_rule_looks_only_at_names_with_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_experts_of_a_stacked_tensor_are_priced_by_their_kind(
 ) -> None:
     rule = {"from": "w", "to": "layers.{l}.experts.{x}.w", "shape": "l x e f -> f e"}
     mapping = made({"map": [rule]}, {"w": STACKED})
-    steps = Steps(monkeypatch, frame, "price")
+    steps = Steps(monkeypatch, read_box, "price")
     plan = planned(mapping, STACKED, chunk, raw=raw)
     assert sum(len(read.fills) for read in plan.reads) == LAYERS * EXPERTS
     assert 0 < steps.count < 100
@@ -128,7 +128,7 @@ def test_what_repeats_is_priced_by_its_kind(chunk: tuple[int, ...] | None) -> No
         rule = {"from": "w", "to": "w", "shape": "e f -> r e f"}
         mapping = made({"map": [rule], "sizes": {"r": count}}, {"w": SHAPE})
         with pytest.MonkeyPatch.context() as patch:
-            steps = Steps(patch, frame, "_stored")
+            steps = Steps(patch, read_box, "_stored")
             plan = planned(mapping, SHAPE, chunk)
         assert sum(len(read.fills) for read in plan.reads) == count
         return steps.count

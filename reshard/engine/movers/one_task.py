@@ -49,7 +49,7 @@ from reshard.engine.decode.source_bands import (
     is_interleaved,
 )
 from reshard.engine.error_context import about_target, about_tensor
-from reshard.engine.movers.filling import Filling, Taker
+from reshard.engine.movers.open_unit import OpenUnit, PieceCopier
 from reshard.engine.movers.passthrough import pass_to_all
 from reshard.engine.movers.stored_bytes import on_shared_blocks
 from reshard.engine.output import TaskOutput
@@ -233,7 +233,7 @@ def _transfer(
     rows, target_rows, scratch = _cut(passing, (sizes.band, sizes.target_rows, sizes.scratch))
     memory = DecoderMemory(decoded_memory, passing[: sizes.encoded], rows)
     with ExitStack() as stack:
-        fillings = []
+        opened_units = []
         for unit in task.units:
             output, dtype = outputs[unit.target], target_element_type(unit.pieces[0])
             digest = TargetDigest(unit.shape, dtype, target_rows)
@@ -245,54 +245,56 @@ def _transfer(
                 sink = PieceSink(
                     unit, files, digest, scratch, is_stored=is_stored, keep=output.keep
                 )
-            fillings.append(Filling(unit, sink, output.name, [NOTHING] * len(unit.pieces)))
+            opened_units.append(OpenUnit(unit, sink, output.name, [NOTHING] * len(unit.pieces)))
         with reading(turns):
             for read in task.reads:
-                _pass_bands(task, read, memory, [Taker.of(take, fillings) for take in read.takes])
-        return [filling.result(task) for filling in fillings]
+                _pass_bands(
+                    task, read, memory, [PieceCopier.of(take, opened_units) for take in read.takes]
+                )
+        return [opened.result(task) for opened in opened_units]
 
 
 def _pass_bands(
-    task: Task, read: SourceRead, memory: DecoderMemory, takers: Sequence[Taker]
+    task: Task, read: SourceRead, memory: DecoderMemory, copiers: Sequence[PieceCopier]
 ) -> None:
     """Decodes every band of a read once and puts it into each target; sums it up unless the source recorded its digest."""
-    is_recorded = read.is_recorded and not any(taker.take.changes for taker in takers)
-    for taker in takers:
-        taker.filling.is_recorded = is_recorded
+    is_recorded = read.is_recorded and not any(copier.take.changes for copier in copiers)
+    for copier in copiers:
+        copier.opened.is_recorded = is_recorded
     for group in groups(task, read):
         for band, box in decoded(task, read, group, memory, in_rows=not is_recorded):
-            for taker in takers:
-                taker.find(band, box)
+            for copier in copiers:
+                copier.find(band, box)
             if isinstance(band, Interleaved) or is_recorded:
-                for taker in takers:
-                    taker.put()
-                    taker.add(0, 0)
+                for copier in copiers:
+                    copier.put()
+                    copier.add(0, 0)
             else:
-                _put_and_sum(read, band, box, takers)
+                _put_and_sum(read, band, box, copiers)
 
 
-def _put_and_sum(read: SourceRead, band: Array, box: Box, takers: Sequence[Taker]) -> None:
+def _put_and_sum(read: SourceRead, band: Array, box: Box, copiers: Sequence[PieceCopier]) -> None:
     """Puts a band into every target's place, and sums it up on both sides."""
-    sources = _sources(read, band, box, takers)
-    for taker in takers:
-        taker.put()
-    changed = [taker for taker in takers if taker.take.changes]
+    sources = _sources(read, band, box, copiers)
+    for copier in copiers:
+        copier.put()
+    changed = [copier for copier in copiers if copier.take.changes]
     # The expected digest is computed from the band, which must still be what was decoded.
-    if changed and _sources(read, band, box, takers) != sources:
+    if changed and _sources(read, band, box, copiers) != sources:
         raise VerificationError(
-            f"{takers[0].filling.unit.name!r}: the elements at {box} changed in memory between decoding and writing; "
+            f"{copiers[0].opened.unit.name!r}: the elements at {box} changed in memory between decoding and writing; "
             "the output was discarded; check this machine's memory, then run again"
         )
-    for taker, source in zip(takers, sources, strict=True):
-        expected = taker.expected() if taker.take.changes else source
-        taker.add(source, expected, taker.stored(read.crcs, read.shape))
+    for copier, source in zip(copiers, sources, strict=True):
+        expected = copier.expected() if copier.take.changes else source
+        copier.add(source, expected, copier.stored(read.crcs, read.shape))
 
 
-def _sources(read: SourceRead, band: Array, box: Box, takers: Sequence[Taker]) -> list[int]:
+def _sources(read: SourceRead, band: Array, box: Box, copiers: Sequence[PieceCopier]) -> list[int]:
     """The contribution of each unit's part of a band to the source's digest; the whole band is summed up once."""
-    takes_all = any(part.is_band for taker in takers for part in taker.parts)
+    takes_all = any(part.is_band for copier in copiers for part in copier.parts)
     whole = sum_of_box(band, box, read.shape) if takes_all else None
-    return [taker.summed(read.shape, whole) for taker in takers]
+    return [copier.summed(read.shape, whole) for copier in copiers]
 
 
 def move_whole(

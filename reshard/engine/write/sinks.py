@@ -27,7 +27,7 @@ from reshard.engine.write.chunk_files import (
     store_chunk,
     write_runs,
 )
-from reshard.engine.write.split import Cutter, Slot, runs
+from reshard.engine.write.split import ChunkSlots, Slot, runs
 from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import VerificationError
 from reshard.geometry.bands import bands, row_bytes
@@ -53,7 +53,7 @@ class _Slots:
         self.cast = CastStats()
         self.sums = NOTHING
         self.target_digest = target_digest
-        self.cutter = Cutter(unit)
+        self.chunk_slots = ChunkSlots(unit)
         self.dtype = target_element_type(unit.pieces[0])
         self.source = next((p.source for p in unit.pieces if p.source), unit.name)
 
@@ -132,7 +132,7 @@ class PieceSink(_Slots):
         """Writes a band at ``box`` of a piece, slot by slot."""
         self._written.clear()
         target, at = piece.to_target(box), 0
-        for slot in self.cutter.slots_of(piece, box):
+        for slot in self.chunk_slots.slots_of(piece, box):
             elements = self._elements(piece, band, slot, at)
             at += elements.nbytes
             self._write(elements, slot, target)
@@ -242,7 +242,7 @@ class ChunkSink(_Slots):
     def put(self, piece: Piece, band: Array | Interleaved, box: Box) -> None:
         """Copies a band at ``box`` of a piece into the chunks."""
         target = piece.to_target(box)
-        for slot in self.cutter.slots_of(piece, box):
+        for slot in self.chunk_slots.slots_of(piece, box):
             self.place(slot, target)
             self.copy(piece, band, slot.in_band, _inside(self._chunks[slot.number], slot))
 
@@ -259,7 +259,7 @@ class ChunkSink(_Slots):
             target = band.box(shape).shift(unit.start)
             parts = [
                 (_inside(stored[slot.number], slot), self.place(slot, target))
-                for slot in self.cutter.slots(target)
+                for slot in self.chunk_slots.slots(target)
             ]
             self.add_digest(parts, target)
         return stored_chunks

@@ -42,7 +42,7 @@ class _Segment(NamedTuple):
     size: int
 
 
-class Cutter:
+class ChunkSlots:
     """Cuts boxes of the target of one unit at the edges of its chunks."""
 
     def __init__(self, unit: Unit) -> None:

@@ -189,8 +189,8 @@ SABOTAGES = (
         "piece-to-another-target",
         "of targets that share a read, the second gets what the first asked for",
         "reshard/engine/movers/one_task.py",
-        "    for taker in takers:\n        taker.put()\n    changed",
-        "    for taker in (takers[0], *takers[:-1]):\n        taker.put()\n    changed",
+        "    for copier in copiers:\n        copier.put()\n    changed",
+        "    for copier in (copiers[0], *copiers[:-1]):\n        copier.put()\n    changed",
         ("tests/engine/test_several_targets.py::test_the_source_is_read_once[scatter]",),
     ),
     Sabotage(

@@ -1,4 +1,4 @@
-"""Filling: a unit of a target, filled from decoded bands; Taker: a piece of it that takes a part of each band."""
+"""OpenUnit: a unit of a target, filled from decoded bands; PieceCopier: a piece of it that takes a part of each band."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-class Filling(Struct):
+class OpenUnit(Struct):
     """One unit, filled from decoded bands.
 
     Attributes:
@@ -76,7 +76,7 @@ class _Taken(Struct, frozen=True):
     is_band: bool
 
 
-class Taker(Struct):
+class PieceCopier(Struct):
     """One piece of a unit; it takes a box of each band.
 
     Attributes:
@@ -85,19 +85,19 @@ class Taker(Struct):
 
     take: Take
     piece: Piece
-    filling: Filling
+    opened: OpenUnit
     dtype: np.dtype[Any]
     parts: list[_Taken] = field(default_factory=list)
 
     @classmethod
-    def of(cls, take: Take, fillings: Sequence[Filling]) -> Taker:
-        filling = fillings[take.unit]
-        piece = filling.unit.pieces[take.piece]
-        return cls(take, piece, filling, source_element_type(piece))
+    def of(cls, take: Take, opened_units: Sequence[OpenUnit]) -> PieceCopier:
+        opened = opened_units[take.unit]
+        piece = opened.unit.pieces[take.piece]
+        return cls(take, piece, opened, source_element_type(piece))
 
     def find(self, band: Array | Interleaved, box: Box) -> None:
         """Finds its part of a band at ``box`` of the source."""
-        if isinstance(band, Interleaved):  # only for takers of whole bands
+        if isinstance(band, Interleaved):  # only for copiers of whole bands
             own = box.relative_to(self.piece.source_box.start)
             self.parts = [_Taken(band, own, True)]
         else:
@@ -116,14 +116,14 @@ class Taker(Struct):
 
     def put(self) -> None:
         """Puts its part into the target."""
-        unit, filling = self.filling.unit, self.filling
-        with about_target(filling.name), about_tensor(unit.name, source=filling.sink.source):
+        unit, opened = self.opened.unit, self.opened
+        with about_target(opened.name), about_tensor(unit.name, source=opened.sink.source):
             for part in self.parts:
-                filling.sink.put(self.piece, part.elements, part.box)
-                filling.moved_bytes += part.elements.nbytes
+                opened.sink.put(self.piece, part.elements, part.box)
+                opened.moved_bytes += part.elements.nbytes
 
     def seen(self, band: Array) -> Array:
-        """The band in this taker's dtype: one target may view the same bits as numbers, another only as bits."""
+        """The band in this copier's dtype: one target may view the same bits as numbers, another only as bits."""
         return band if band.dtype == self.dtype else band.view(self.dtype)
 
     def summed(self, shape: tuple[int, ...], of_band: int | None) -> int:
@@ -151,13 +151,13 @@ class Taker(Struct):
         total = 0
         for part in self.parts:
             if not isinstance(part.elements, Interleaved):
-                total ^= expected_sum(self.filling.unit, self.piece, part.elements, part.box)
+                total ^= expected_sum(self.opened.unit, self.piece, part.elements, part.box)
         return total
 
     def add(self, source: int, expected: int, stored: int = 0) -> None:
         """Counts the parts as read once."""
         boxes = (box for part in self.parts for box in self.piece.source_boxes(part.box))
-        sums, number = self.filling.sums, self.take.piece
+        sums, number = self.opened.sums, self.take.piece
         sums[number] = sums[number].merge(
             Sums(source, expected, read=coverage(boxes), stored=stored)
         )
