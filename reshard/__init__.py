@@ -102,8 +102,7 @@ if TYPE_CHECKING:
     from reshard.formats.encoding import Encoding
     from reshard.formats.slices.file_digests import FileVerdict
     from reshard.formats.target_files import FilesOf
-    from reshard.geometry.box import Box
-    from reshard.geometry.grid import Grid
+    from reshard.geometry.grid import Box, Grid
     from reshard.identity.identification import Identification
     from reshard.identity.recorded_proof import SliceProof
     from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
@@ -288,7 +287,7 @@ __all__ = [
 
 _LAZY = {
     "ArrayProof": "reshard.saving.array_proofs",
-    "Box": "reshard.geometry.box",
+    "Box": "reshard.geometry.grid",
     "BucketCheck": "reshard.storage.buckets.doctor",
     "BucketReport": "reshard.storage.buckets.doctor",
     "CastStats": "reshard.engine.task",

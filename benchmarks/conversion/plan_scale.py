@@ -35,7 +35,7 @@ def plan_tree(count: int, max_memory: int) -> int:
     """Plan them all and return the number of tasks; the one place that knows the planner."""
     from reshard.planning.piece import Piece
     from reshard.planning.planner import WantedPiece, make_plan
-    from reshard.planning.tensor_plan import Side
+    from reshard.planning.plans import Side
 
     pairs = zip(specs(count, SOURCE), specs(count, TARGET), strict=True)
     wanted_pieces = [

@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 
 from reshard.checksums.crc import CRC64NVME, finish
 from reshard.checksums.tensor_digest import linear_of_box
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -37,11 +37,10 @@ from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
 from reshard.maps.mapped import Mapped
 from reshard.planning.estimates import RequestPlan
-from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
+from reshard.planning.plans import MultiPlan, Plan, TensorPlan
 from reshard.planning.target_layouts import layout_warnings
-from reshard.planning.task_memory import plan_with_processes
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.task_cost import plan_with_processes
 from reshard.storage.base import Traits
 from reshard.storage.local.target_checks import check_apart
 from reshard.storage.location import Location, locate, source_text

@@ -21,13 +21,12 @@ from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.codecs import is_seekable
 from reshard.formats.registry import plan_files
-from reshard.geometry.bands import band_cut, row_bytes
 from reshard.geometry.grid import Grid
+from reshard.geometry.row_major import band_cut, row_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.estimates import RequestPlan
-from reshard.planning.multi_plan import Read
-from reshard.planning.task_memory import Reading
-from reshard.planning.tensor_plan import Fill, TensorPlan
+from reshard.planning.plans import Fill, Read, TensorPlan
+from reshard.planning.task_cost import Reading
 from reshard.storage.base import Traits
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.buckets.listing import BYTES_PER_OBJECT

@@ -17,8 +17,7 @@ from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.estimates import Hosts, RequestPlan, TimePlan, plan_time
-from reshard.planning.multi_plan import MultiPlan
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import MultiPlan, Plan, TensorPlan
 from reshard.record import Record, counted, origins_text, several, warned
 from reshard.storage.requests import RequestTraits
 from reshard.storage.target import traits_at

@@ -27,7 +27,7 @@ from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.codecs.source import REMEDY
 from reshard.formats.registry import open_written
 from reshard.maps.mapped_checkpoint import unequal
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
 from reshard.storage.location import Location
 
 

@@ -19,10 +19,9 @@ from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped, MappedTensor
 from reshard.maps.mapped_checkpoint import leaf_of, mapped_tensors
-from reshard.planning.pairing import made_of, tree_digest
 from reshard.planning.piece import Piece
 from reshard.planning.planner import WantedPiece
-from reshard.planning.rules import Rewrite, rewrites
+from reshard.planning.rules import Rewrite, made_of, rewrites, tree_digest
 from reshard.planning.target_layouts import keeps_layouts, look_up
 from reshard.storage.base import Traits
 

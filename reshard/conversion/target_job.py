@@ -32,7 +32,7 @@ from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import plan_files
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.tensor_plan import Plan
+from reshard.planning.plans import Plan
 from reshard.storage.location import Location, locate
 from reshard.storage.parts import Part, part_root
 from reshard.storage.target import recording_versions

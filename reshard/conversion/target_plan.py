@@ -22,8 +22,7 @@ from reshard.formats.format import Format, refuse_database, refuse_others, unhel
 from reshard.formats.format_options import format_with
 from reshard.formats.quantized.pairs import Quantized
 from reshard.formats.registry import known_format, mixes_values, target_format
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.changes import refuse_unstored
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped

@@ -16,8 +16,8 @@ from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 from reshard.planning.planner import COPY_BYTES, WantedPiece
+from reshard.planning.plans import Side
 from reshard.planning.target_layouts import Layout, TensorSplit, split
-from reshard.planning.tensor_plan import Side
 from reshard.storage.base import Traits
 from reshard.storage.target import memory_of_put
 

@@ -26,9 +26,8 @@ from reshard.errors import MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, opaque_dtype
-from reshard.geometry.grid import Index, row_major_number
+from reshard.geometry.grid import Box, Index, row_major_number
 from reshard.maps.make import Keeping, make_tensors
 from reshard.maps.mapped import MappedTensor
 

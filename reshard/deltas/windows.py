@@ -17,8 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.engine.buffers import ALIGNMENT
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid, row_major_number
+from reshard.geometry.grid import Box, Grid, row_major_number
 from reshard.geometry.row_major import Cut
 from reshard.layout.tensor_spec import TensorSpec
 

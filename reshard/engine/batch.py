@@ -20,7 +20,7 @@ from reshard.engine.output import TargetOutput, TaskOutput
 from reshard.engine.task import Result, Task
 from reshard.engine.write.uploads import Uploads
 from reshard.formats.file_map import SharedFile
-from reshard.planning.tensor_plan import TensorPlan
+from reshard.planning.plans import TensorPlan
 from reshard.storage.host import host_name, this_kernel
 from reshard.storage.local.attempts import accept, begin_attempt, sync_attempt
 from reshard.storage.location import locate

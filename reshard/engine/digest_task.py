@@ -15,8 +15,8 @@ from reshard.engine.decode.read_chunk import ChunkMemory, ChunkRead, ChunkResult
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.engine.write.target_digest import slabs
 from reshard.errors import FormatError, StorageError, VerificationError
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.grid import Box
 from reshard.layout.changes import Cast
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from msgspec import Struct
 from reshard.engine.write.uploads import Uploads
 from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import FileMap, Place
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Index
+from reshard.geometry.grid import Box, Index
 from reshard.storage.base import Traits
 from reshard.storage.target import TargetPlace, traits_at
 from reshard.storage.transaction import Elsewhere

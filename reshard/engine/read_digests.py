@@ -33,7 +33,7 @@ from reshard.formats.contents import Extent, StoredTensor
 from reshard.formats.encoding import Encoding, codec_name
 from reshard.layout.changes import Cast
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.task_memory import CAST_SCRATCH_BYTES
+from reshard.planning.task_cost import CAST_SCRATCH_BYTES
 from reshard.storage.location import open_file
 
 BATCH_BYTES = 8 << 20

@@ -16,14 +16,12 @@ from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import Place
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Cuts, Grid, Index
+from reshard.geometry.grid import Box, Cuts, Grid, Index
 from reshard.geometry.view import View
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.piece import Piece
-from reshard.planning.shared_reads import open_files_per_task
-from reshard.planning.tensor_plan import Fill, around
+from reshard.planning.planner import open_files_per_task
+from reshard.planning.plans import Fill, FillAt, MultiPlan, Read, around
 
 REQUEST_WEIGHT = 1 << 20
 """Extra weight of a task whose requests have a long latency, so that workers wait side by side."""

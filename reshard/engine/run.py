@@ -22,7 +22,7 @@ from reshard.engine.executor import hosts_of, is_own, run_tasks
 from reshard.engine.output import TargetOutput, TaskOutput
 from reshard.engine.processes import own_processes
 from reshard.engine.task import Task
-from reshard.planning.task_memory import RECORD_BYTES
+from reshard.planning.task_cost import RECORD_BYTES
 from reshard.storage.local.writeback import Writeback
 
 

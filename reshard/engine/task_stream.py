@@ -18,7 +18,7 @@ from reshard.engine.read_tasks import ReadTasks
 from reshard.engine.task import Task
 from reshard.formats.base import Reader
 from reshard.formats.file_map import Place
-from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.plans import MultiPlan
 from reshard.storage.parts import Part
 
 T = TypeVar("T")

@@ -15,11 +15,10 @@ from reshard.engine.task import CastStats, StoredChunk
 from reshard.engine.write.chunk_files import raw_bytes
 from reshard.errors import VerificationError
 from reshard.formats.encoding import Encoding
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Index
+from reshard.geometry.grid import Box, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
 
 
 class SourceBook(Struct):

@@ -16,7 +16,7 @@ from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
 from reshard.errors import MemoryBudgetError
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.geometry.row_major import Cut
 from reshard.geometry.sizes import format_bytes
 from reshard.identity.hashes import HASH_BYTES

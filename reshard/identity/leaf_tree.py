@@ -21,8 +21,7 @@ from itertools import product
 
 from msgspec import Struct
 
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Box, Grid, Index
 
 LEAF_BYTES = 64 << 10
 """Leaves are halved until the largest has so many bytes, or fewer."""

@@ -18,8 +18,8 @@ from reshard.engine.progress import Progress, Stage, tell_bytes
 from reshard.errors import CorruptError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
+from reshard.geometry.grid import Box
 from reshard.identity.hashes import HASH_BYTES, check_installed, folded, hash_of, keyed
 from reshard.identity.leaf_blocks import (
     LeafBlock,

@@ -19,8 +19,8 @@ from reshard.documents.checkpoints import SliceProofDocument
 from reshard.errors import CorruptError, FormatError, TreeError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import PACKED, numpy_dtype, opaque_dtype, storage_bytes
+from reshard.geometry.grid import Box
 from reshard.identity.expected_weights import expected_weights
 from reshard.identity.hashes import HASH_BYTES, checked_root, folded
 from reshard.identity.identification import Identification

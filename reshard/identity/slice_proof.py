@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, LayoutError, VerificationError
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.identity.hashes import HASH_BYTES, folded
 from reshard.identity.leaf_tree import LeafTree
 from reshard.identity.read_leaves import LeafHashing, as_hashed

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from reshard.errors import LayoutError
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _EXAMPLE = '"4 3 0,4:1,1" for rows 0:4 and columns 1:2 of shape [4, 3]'

@@ -22,12 +22,11 @@ from reshard.formats.codecs import decoder_bytes, encoded_room, is_seekable
 from reshard.formats.contents import StoredTensor
 from reshard.formats.encoding import Encoding, codec_name
 from reshard.formats.file_map import FileMap
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import MappedTensor
 from reshard.planning.planner import WantedPiece, make_multi_plan
-from reshard.planning.tensor_plan import Fill, Plan, Side
+from reshard.planning.plans import Fill, Plan, Side
 
 _CHUNK_BYTES = 32 << 20
 """Large enough that runs are as long as the tensors allow."""

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import PACKED
+from reshard.geometry.grid import Box
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.compile_rule import CompiledRule
 from reshard.maps.matching import Matched

@@ -17,7 +17,7 @@ from reshard.arguments import check_positive
 from reshard.documents.plans import PlannedTime
 from reshard.documents.shared import PlannedRequests, document_of
 from reshard.errors import PlanError
-from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.plans import MultiPlan
 from reshard.record import Record
 from reshard.storage.requests import NONE, RequestRates, Requests, RequestTraits
 

@@ -27,12 +27,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.documents.shared import Strategy
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Cuts, Grid
-from reshard.planning.cost import SECONDS_PER_TASK, price
+from reshard.geometry.grid import Box, Cuts, Grid
 from reshard.planning.piece import Piece, spans_chunks
-from reshard.planning.task_memory import Reading, TaskBuffers, UnpricedFill, decoded_bytes
-from reshard.planning.tensor_plan import Fill, Price, Side, around
+from reshard.planning.plans import Fill, Price, Side, around
+from reshard.planning.task_cost import (
+    SECONDS_PER_TASK,
+    Reading,
+    TaskBuffers,
+    UnpricedFill,
+    decoded_bytes,
+    price,
+)
 
 
 def best_halving(decoded: Callable[[Grid], int], units: Grid, assembled: Grid) -> Grid | None:

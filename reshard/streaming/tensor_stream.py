@@ -21,8 +21,8 @@ from reshard.engine.decode.stream_plan import Streaming, StreamPlan, plan_stream
 from reshard.errors import LayoutError, SourceChangedError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Extent, StoredTensor
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, storage_bytes
+from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes
 from reshard.layout.changes import SATURATE
 from reshard.storage.location import file_state, locate

@@ -17,10 +17,10 @@ from reshard.engine.decode.stream_plan import LEAST_BAND_BYTES, Streaming
 from reshard.errors import MemoryBudgetError
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.geometry.row_major import Cut
 from reshard.planning.planner import allowed_text
-from reshard.planning.task_memory import BAND_BYTES, TASK_OVERHEAD_BYTES
+from reshard.planning.task_cost import BAND_BYTES, TASK_OVERHEAD_BYTES
 from reshard.verification.elements import COMPARE_BYTES
 
 MIB = 1 << 20

@@ -41,7 +41,7 @@ from reshard.formats.slices.file_digests import FileVerdict, size_or_zero
 from reshard.formats.slices.folder_records import FolderRecord, file_verdicts, folder_records
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap, map_of
-from reshard.planning.pairing import (
+from reshard.planning.rules import (
     Pairing,
     pair_by_record,
     pair_by_rules,

@@ -15,7 +15,7 @@ from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 from reshard.planning.planner import WantedPiece, make_plan
-from reshard.planning.tensor_plan import Side
+from reshard.planning.plans import Side
 
 TRAINED = DeviceMesh((4, 2), ("data", "model"))
 SERVED = DeviceMesh((8,), ("model",))

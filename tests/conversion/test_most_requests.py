@@ -13,7 +13,7 @@ import reshard
 from reshard.conversion.most_requests import reads
 from reshard.formats.registry import open_reader
 from reshard.geometry.grid import Grid
-from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.plans import MultiPlan
 from reshard.storage.requests import Requests
 from tests.orbax_trees import save_pytree
 

@@ -19,10 +19,9 @@ from reshard.engine.tensor_book import TensorResult
 from reshard.engine.write.sinks import PieceSink
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.slices.slice_file import digest_of
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Fill, Plan, TensorPlan
+from reshard.planning.plans import Fill, Plan, TensorPlan
 from tests.engine.stores import (
     RAW,
     RAW_CRC,

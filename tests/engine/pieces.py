@@ -20,13 +20,11 @@ from reshard.engine.task_stream import task_batches
 from reshard.engine.tensor_book import TensorResult
 from reshard.formats.encoding import Encoding
 from reshard.formats.slices.slice_file import digest_of
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.piece import Piece
 from reshard.planning.planner import WantedPiece, make_multi_plan
-from reshard.planning.tensor_plan import Side
+from reshard.planning.plans import MultiPlan, Side
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, Folder, Store, tensor
 from tests.equal import assert_same
 

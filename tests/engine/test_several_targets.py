@@ -25,10 +25,9 @@ from reshard.formats.encoding import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid
-from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.piece import Piece
+from reshard.planning.plans import Fill, FillAt, MultiPlan, Plan, Read, Side, TensorPlan
 from reshard.planning.strategies import SharedRead, WantedPiece, possible_reads
-from reshard.planning.tensor_plan import Fill, Plan, Side, TensorPlan
 from tests.engine.stores import (
     CASTS,
     RAW,

@@ -16,11 +16,11 @@ from reshard.engine.task_stream import BATCH_BYTES, BATCH_TASKS
 from reshard.errors import MemoryBudgetError
 from reshard.formats.contents import Extent, StoredTensor
 from reshard.formats.file_map import Place
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.planning.piece import Piece
 from reshard.planning.planner import WantedPiece, make_plan
-from reshard.planning.task_memory import RECORD_BYTES
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
+from reshard.planning.task_cost import RECORD_BYTES
 from tests.engine.stores import (
     RAW,
     RAW_CRC,

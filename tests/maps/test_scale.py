@@ -15,10 +15,9 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.given_map import map_of
 from reshard.maps.mapped import Mapped
 from reshard.maps.template import Template
-from reshard.planning import read_box, shared_reads
-from reshard.planning.multi_plan import MultiPlan
+from reshard.planning import planner, read_box
 from reshard.planning.planner import WantedPiece, make_multi_plan
-from reshard.planning.tensor_plan import Side
+from reshard.planning.plans import MultiPlan, Side
 
 LAYERS, EXPERTS = 20, 50
 SHAPE = (16, 8)
@@ -90,7 +89,7 @@ def test_copies_are_priced_once_for_each_number_that_shares_a_read(raw: bool) ->
         copies = [{"to": f"copy.{n}", "same_as": "w"} for n in range(count)]
         mapping = made({"map": [{"from": "w", "to": "w"}, *copies]}, {"w": (64, 64)})
         with pytest.MonkeyPatch.context() as patch:
-            steps = Steps(patch, shared_reads, "cheapest")
+            steps = Steps(patch, planner, "cheapest")
             plan = planned(mapping, (64, 64), raw=raw)
         assert sum(len(read.fills) for read in plan.reads) == count + 1
         assert len(plan.reads) == 1
@@ -116,7 +115,7 @@ def test_experts_that_are_stacked_are_priced_by_their_kind(monkeypatch: pytest.M
     rule = {"from": "layers.{l}.experts.{x}.w", "to": "w", "shape": "e f -> l x f e"}
     names = itertools.product(range(LAYERS), range(EXPERTS))
     mapping = made({"map": [rule]}, {f"layers.{n}.experts.{m}.w": SHAPE for n, m in names})
-    steps = Steps(monkeypatch, shared_reads, "cheapest")
+    steps = Steps(monkeypatch, planner, "cheapest")
     plan = planned(mapping, SHAPE)
     assert len(plan.reads) == LAYERS * EXPERTS
     assert 0 < steps.count < 10

@@ -10,7 +10,7 @@ from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 from reshard.planning.planner import WantedPiece
-from reshard.planning.tensor_plan import Side
+from reshard.planning.plans import Side
 
 DTYPES = ("float32", "bfloat16", "int8", "complex128")
 

@@ -14,7 +14,7 @@ from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 from reshard.planning.planner import WantedPiece, make_multi_plan, make_plan, smallest_memory
-from reshard.planning.tensor_plan import Side
+from reshard.planning.plans import Side
 from tests.planning.strategies import chunked, pairs, wanted_pieces
 
 MIB = 1 << 20

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reshard.errors import MemoryBudgetError, PlanError
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 from reshard.planning.planner import WantedPiece, make_plan, smallest_memory
-from reshard.planning.task_memory import Reading, decoded_bytes
-from reshard.planning.tensor_plan import Side
+from reshard.planning.plans import Side
+from reshard.planning.task_cost import Reading, decoded_bytes
 from tests.planning.strategies import boxes, wanted_pieces
 
 MIB = 1 << 20

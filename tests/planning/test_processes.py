@@ -10,16 +10,15 @@ from msgspec.structs import replace
 from reshard.errors import MemoryBudgetError
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.piece import Piece
 from reshard.planning.planner import WantedPiece, make_multi_plan, smallest_memory
-from reshard.planning.task_memory import (
+from reshard.planning.plans import MultiPlan, Side, TensorPlan
+from reshard.planning.task_cost import (
     MEMORY_PARTS,
     PAYING_BYTES,
     PROCESS_BYTES,
     plan_with_processes,
 )
-from reshard.planning.tensor_plan import Side, TensorPlan
 
 GIB = 1 << 30
 ROWS = PAYING_BYTES // (4 << 15)

@@ -11,8 +11,8 @@ from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 from reshard.planning.planner import WantedPiece, make_plan
+from reshard.planning.plans import Side
 from reshard.planning.target_layouts import Share, shares
-from reshard.planning.tensor_plan import Side
 from tests.planning.strategies import wanted_pieces
 
 MESH = DeviceMesh((4, 2), ("data", "model"))
@@ -45,7 +45,7 @@ def test_scalars_and_empty_tensors() -> None:
 
 
 def test_a_part_of_a_larger_target() -> None:
-    from reshard.geometry.box import Box
+    from reshard.geometry.grid import Box
 
     source = TensorSpec("a", (4,), "int8", Grid.whole((4,)), (4,))
     target = TensorSpec("b", (8,), "int8", Grid.whole((8,)), (8,), TensorLayout(("model",), MESH))

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from reshard.errors import PlanError
 from reshard.planning.estimates import Hosts, RequestPlan, TimePlan, plan_time
-from reshard.planning.multi_plan import FillAt, MultiPlan, Read
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import FillAt, MultiPlan, Plan, Read, TensorPlan
 from reshard.storage.buckets.clouds import REQUESTS
 from reshard.storage.requests import Requests, RequestTraits
 from tests.planning.timed_plans import GB, move, plan

@@ -9,8 +9,7 @@ from reshard.planning.estimates import (
     limited_seconds,
     processor_time,
 )
-from reshard.planning.multi_plan import FillAt, MultiPlan, Read
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import FillAt, MultiPlan, Plan, Read, TensorPlan
 from reshard.storage.requests import RequestRates, Requests
 from tests.planning.timed_plans import GB, move, plan
 

@@ -6,10 +6,9 @@ from msgspec.structs import replace
 
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.piece import Piece
 from reshard.planning.planner import WantedPiece, make_plan
-from reshard.planning.tensor_plan import Fill, Plan, Price, Side, TensorPlan
+from reshard.planning.plans import Fill, MultiPlan, Plan, Price, Side, TensorPlan
 
 GB = 1_000_000_000
 

@@ -23,7 +23,7 @@ from reshard.errors import (
     StorageError,
     TreeError,
 )
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from tests.orbax_trees import (
     dtype_tree,
     expected_arrays,

@@ -24,7 +24,7 @@ from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
 from reshard.storage.location import Location
 from reshard.storage.target import FileRange, look
 

@@ -10,9 +10,8 @@ from reshard.engine.cast import cast_into
 from reshard.engine.decode.chunk_reader import ChunkReader, StoredChunks
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.base import Reader
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype
-from reshard.geometry.grid import Index
+from reshard.geometry.grid import Box, Index
 from reshard.geometry.row_major import pieces, run_elements
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -17,10 +17,10 @@ from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, Stored
 from reshard.engine.decode.interleave import Interleaved, interleaved_of
 from reshard.engine.task import SourceChunk, SourceRead, Task, source_element_type
 from reshard.formats.codecs import encoded_room
-from reshard.geometry.bands import Band, band_capacity, bands, row_bytes
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.planning.tensor_plan import around
+from reshard.geometry.grid import Box
+from reshard.geometry.row_major import Band, band_capacity, bands, row_bytes
+from reshard.planning.plans import around
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,12 +21,11 @@ from msgspec import Struct
 from reshard.errors import MemoryBudgetError
 from reshard.formats.codecs import decoder_bytes, is_seekable
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.geometry.grid import Cuts
+from reshard.geometry.grid import Box, Cuts
 from reshard.geometry.row_major import Cut
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.task_memory import (
+from reshard.planning.task_cost import (
     BAND_BYTES,
     CAST_SCRATCH_BYTES,
     RECORD_BYTES,

@@ -66,9 +66,9 @@ from reshard.engine.write.chunk_files import store_chunk
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import CorruptError, StorageError, VerificationError
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.planning.task_memory import BAND_BYTES
+from reshard.geometry.grid import Box
+from reshard.planning.task_cost import BAND_BYTES
 from reshard.storage.local.files import OpenFiles
 
 if TYPE_CHECKING:

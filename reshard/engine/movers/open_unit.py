@@ -15,7 +15,7 @@ from reshard.engine.error_context import about_target, about_tensor
 from reshard.engine.task import Result, Take, Task, Unit, source_element_type
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.engine.write.target_digest import expected_sum
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.planning.piece import Piece
 
 if TYPE_CHECKING:

@@ -30,11 +30,10 @@ from reshard.engine.write.chunk_files import (
 from reshard.engine.write.split import ChunkSlots, Slot, runs
 from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import VerificationError
-from reshard.geometry.bands import bands, row_bytes
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Index
+from reshard.geometry.grid import Box, Index
+from reshard.geometry.row_major import bands, row_bytes
 from reshard.planning.piece import Piece, inverse
-from reshard.planning.task_memory import BAND_BYTES
+from reshard.planning.task_cost import BAND_BYTES
 from reshard.storage.local.files import OpenFiles
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from reshard.engine.task import Unit
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.planning.piece import Piece
 
 

@@ -37,9 +37,8 @@ from reshard.formats.slices.slice_file import (
     SliceFile,
     recorded_path,
 )
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Box, Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location
 

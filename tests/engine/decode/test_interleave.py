@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.engine.decode.interleave import Interleaved, interleaved_of
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 
 @st.composite

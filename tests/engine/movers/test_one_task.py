@@ -20,11 +20,10 @@ from reshard.formats.codecs import zstd
 from reshard.formats.encoding import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.formats.zarr.zarr3_json import zarr_json
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.planning.piece import Piece
 from reshard.planning.planner import WantedPiece, make_plan
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
 from tests.engine.stores import (
     RAW,
     RAW_CRC,

@@ -11,7 +11,7 @@ import pytest
 from reshard.engine.output import TargetOutput
 from reshard.engine.write.split import ChunkSlots, Slot
 from reshard.errors import VerificationError
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
 from tests.engine.stores import Folder, batches, run
 from tests.robustness.sabotage.moves import (
     MOVE_CASES,
