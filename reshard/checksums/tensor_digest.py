@@ -49,6 +49,11 @@ from reshard.checksums.crc import (
 )
 from reshard.geometry.grid import Box
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
 
 SummingWay = Literal["one", "wide", "short", "each"]
 """The ways to sum runs; ``reshard.checksums.tensor_digest`` describes each."""
@@ -171,11 +176,6 @@ def _short_ns(run_bytes: int) -> float:
 
 
 __all__ = ["CRC32C", "CRC64NVME", "Crc", "finish", "linear_of_box"]
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 _BATCH_BYTES = 128 << 10

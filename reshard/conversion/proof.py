@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import check_decodable, tensor_digests
-from reshard.engine.tensor_book import TensorResult
 from reshard.errors import (
     CorruptError,
     FormatError,

@@ -23,10 +23,9 @@ from reshard.conversion.target_plan import Planned
 from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
-from reshard.engine.output import TargetOutput
+from reshard.engine.output import TargetOutput, Uploads
 from reshard.engine.progress import Progress
 from reshard.engine.task import Result
-from reshard.engine.write.uploads import Uploads
 from reshard.errors import StorageError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath

@@ -18,9 +18,8 @@ from msgspec.structs import replace
 from reshard.checksums.sums import digest_of_bytes
 from reshard.deltas.windows import Window
 from reshard.engine.buffers import aligned_empty
-from reshard.engine.decode.box_stream import BoxStream
+from reshard.engine.decode.box_stream import BoxStream, Streaming, plan_stream
 from reshard.engine.decode.chunk_reader import check_recorded
-from reshard.engine.decode.stream_plan import Streaming, plan_stream
 from reshard.engine.limits import Limits
 from reshard.errors import MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader

@@ -1,4 +1,8 @@
-"""ReadTasks: the tasks of one read of a plan for units that targets lack, each with its units and its chunks."""
+"""ReadTasks: the tasks of one read of a plan for units that targets lack, each with its units and its chunks.
+
+A part of a conversion does a ``WeightRange`` of the units: the plan, in order, is cut into parts of equal weight. Every part computes the
+same cuts, since all have the same plan. Cuts are whole numbers, so that no rounding leaves a unit out or gives it to two parts.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ from msgspec import Struct
 from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.engine.books import TargetRun
 from reshard.engine.output import TargetOutput
-from reshard.engine.part_units import WeightRange
 from reshard.engine.task import SourceChunk, SourceRead, Take, TargetChunk, Task, Unit
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
@@ -22,6 +25,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 from reshard.planning.planner import open_files_per_task
 from reshard.planning.plans import Fill, FillAt, MultiPlan, Read, around
+from reshard.storage.parts import Part
 
 REQUEST_WEIGHT = 1 << 20
 """Extra weight of a task whose requests have a long latency, so that workers wait side by side."""
@@ -317,3 +321,48 @@ def _boxes(ranges: Sequence[range], cuts: Sequence[Cuts]) -> Iterator[tuple[Inde
     corners = zip(itertools.product(*starts), itertools.product(*stops), strict=True)
     for index, (start, stop) in zip(indices, corners, strict=True):
         yield index, Box(start, stop)
+
+
+ALL = Part(1, 1)
+"""The only part of a conversion that is not cut."""
+
+
+class WeightRange(Struct, frozen=True):
+    """The range of weights that one part takes of something that has ``weight`` and begins at ``first``.
+
+    All of it is ``total``; part ``number`` of ``count``, from 1, goes from ``total * (number - 1) / count`` on.
+    """
+
+    first: int
+    weight: int
+    total: int
+    number: int
+    count: int
+
+    def units(self, count: int) -> range:
+        """The units, of ``count`` units of equal weight, that begin in the part.
+
+        Unit ``j`` begins at ``first + weight * j / count``; all is multiplied by ``count`` and by the number of parts.
+        """
+        start, end = self.total * (self.number - 1) * count, self.total * self.number * count
+        before, step = self.first * count * self.count, self.weight * self.count
+        return range(_ceil(start - before, step, count), _ceil(end - before, step, count))
+
+
+def _ceil(above: int, step: int, most: int) -> int:
+    """``above / step``, rounded up, within 0 and ``most``."""
+    return min(max(0, -(-above // step)), most)
+
+
+def part_ranges(part: Part, weights: Sequence[int]) -> Iterator[WeightRange]:
+    """The range of a part in each of several consecutive things.
+
+    >>> [list(of.units(2)) for of in part_ranges(Part(2, 2), [3, 1, 4])]
+    [[], [], [0, 1]]
+    """
+    # Each gets one more, so that things of no weight belong to one part, too.
+    heavier = [weight + 1 for weight in weights]
+    total = sum(heavier)
+    starts = itertools.accumulate(heavier, initial=0)
+    for first, weight in zip(starts, heavier, strict=False):
+        yield WeightRange(first, weight, total, part.number, part.count)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from reshard.engine.decode.stream_plan import Streaming, StreamPlan, plan_stream
+from reshard.engine.decode.box_stream import Streaming, StreamPlan, plan_stream
 from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
 from reshard.errors import MemoryBudgetError
 from reshard.formats.codecs import is_seekable

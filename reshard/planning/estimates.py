@@ -45,6 +45,7 @@ Bottleneck = Literal["cores", "network", "store"]
 
 MOST_HOSTS = 1_000_000
 MOST_NIC_BYTES_PER_S = 1e18
+"""Against numbers for which the arithmetic overflows, or a plan that divides by them tells nothing."""
 
 
 class RequestPlan(Record, frozen=True):

@@ -10,8 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from reshard.api.conversion import convert
-from reshard.engine.decode.box_stream import BoxStream
-from reshard.engine.decode.stream_plan import Streaming
+from reshard.engine.decode.box_stream import BoxStream, Streaming
 from reshard.errors import MissingError, PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath

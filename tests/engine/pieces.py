@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from reshard.conversion.resume.journal import read_results, record_of
-from reshard.engine.books import Books, DoneUnits, TargetRun
+from reshard.engine.books import Books, DoneUnits, TargetRun, TensorResult
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
-from reshard.engine.tensor_book import TensorResult
 from reshard.formats.encoding import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.grid import Box, Grid

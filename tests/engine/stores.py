@@ -13,13 +13,12 @@ import zstandard
 from hypothesis import strategies as st
 
 from reshard.documents.shared import Strategy
-from reshard.engine.books import Books, DoneUnits, TargetRun
+from reshard.engine.books import Books, DoneUnits, TargetRun, TensorResult
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
 from reshard.engine.task import Task
 from reshard.engine.task_stream import task_batches
-from reshard.engine.tensor_book import TensorResult
 from reshard.formats.base import Reader
 from reshard.formats.contents import Extent, Leaf, PathKey, StoredTensor
 from reshard.formats.encoding import Encoding

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.decode.interleave import Interleaved, interleaved_of
+from reshard.engine.decode.source_bands import Interleaved, interleaved_of
 from reshard.geometry.grid import Box
 
 

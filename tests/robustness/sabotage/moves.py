@@ -13,9 +13,9 @@ import pytest
 
 from reshard.conversion.proof import check_sources
 from reshard.documents.shared import Strategy
+from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
-from reshard.engine.tensor_book import TensorResult
 from reshard.errors import VerificationError
 from reshard.formats.encoding import Encoding
 from reshard.geometry.grid import Box, Grid

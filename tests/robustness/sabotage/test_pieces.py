@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reshard.engine.output import TargetOutput
-from reshard.engine.write.split import ChunkSlots, Slot
+from reshard.engine.write.sinks import ChunkSlots, Slot
 from reshard.errors import VerificationError
 from reshard.planning.plans import Plan, TensorPlan
 from tests.engine.stores import Folder, batches, run
