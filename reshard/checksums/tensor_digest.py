@@ -159,7 +159,7 @@ def _cheapest(run_bytes: int, counts: tuple[int, ...], strides: tuple[int, ...])
     share = span_of(run_bytes, counts, strides) / math.prod(counts)
     prices: dict[SummingWay, float] = {"each": _each_ns(run_bytes)}
     if run_bytes <= SHORT_RUN_BYTES:
-        prices["short"] = _short_ns(run_bytes)
+        prices["short"] = _LOOKUP_RUN_NS + run_bytes * _LOOKUP_NS
     if run_bytes <= SCRATCH_BYTES // 4:
         prices["wide"] = share * _BYTE_NS + run_bytes * _COPY_NS + _SPREAD_NS
     return min(prices, key=prices.__getitem__)
@@ -169,10 +169,6 @@ def _each_ns(run_bytes: int) -> float:
     if run_bytes <= COPIED_RUN_BYTES:
         return _CALL_NS + run_bytes * (_BYTE_NS + _COPY_NS)
     return _CALL_NS + _VIEW_NS + run_bytes * _BYTE_NS
-
-
-def _short_ns(run_bytes: int) -> float:
-    return _LOOKUP_RUN_NS + run_bytes * _LOOKUP_NS
 
 
 __all__ = ["CRC32C", "CRC64NVME", "Crc", "finish", "linear_of_box"]

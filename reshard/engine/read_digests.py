@@ -216,7 +216,7 @@ def digests_with_casts(
     listed = [n for n in reader.tensors if names is None or n in names]
     stored = reader.tensors
     kinds = ((stored[n].spec, stored[n].encoding) for n in listed)
-    check_decodable(kinds, limits, _cast_bytes(casts))
+    check_decodable(kinds, limits, CAST_SCRATCH_BYTES if casts else 0)
     sums = {n: _ReadSums.of(stored[n]) for n in listed}
     tell = tell_bytes(_bytes_to_read(reader, listed), stage, progress)
     tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), limits, damage))
@@ -283,15 +283,11 @@ def _digests(sums: Mapping[str, _ReadSums], casts: Mapping[str, Cast]) -> Digest
     return Digests(
         {n: _finished(one.crc, one.spec) for n, one in sums.items()},
         {
-            n: _cast_digest(one.cast_crc, one.spec, casts[n])
+            n: _finished(one.cast_crc, replace(one.spec, dtype=casts[n].dtype))
             for n, one in sums.items()
             if n in casts
         },
     )
-
-
-def _cast_digest(crc: int, spec: TensorSpec, cast: Cast) -> str:
-    return _finished(crc, replace(spec, dtype=cast.dtype))
 
 
 def _results(
@@ -320,10 +316,6 @@ def _note_damage(name: str, found: str, damage: dict[str, str] | None) -> None:
 
 def _finished(crc: int, spec: TensorSpec) -> str:
     return digest_text(crc, spec.nbytes)
-
-
-def _cast_bytes(casts: Mapping[str, Cast] | Cast | None) -> int:
-    return CAST_SCRATCH_BYTES if casts else 0
 
 
 def _tasks_or_damage(

@@ -142,7 +142,9 @@ def _same_chunk(task: Task) -> _Same | None:
         return None
     (read,) = task.reads
     (source,), (target,), extent = read.chunks, task.units[0].chunks, read.chunks[0].extent
-    if any(take.changes for take in read.takes) or not _is_range(extent):
+    if extent is None or extent.inline is not None or extent.pieces is not None:
+        return None  # it is no range of a file
+    if any(take.changes for take in read.takes):
         return None
     is_same = source.box == read.box and _holds_the_same(source, target)
     return _Same(source, extent, target) if is_same and _is_provable(read) else None
@@ -163,11 +165,6 @@ def _holds_the_same(source: SourceChunk, target: TargetChunk) -> bool:
     """True if both have the same elements and no padding: padding may be anything in a source, and is zeros in a target."""
     is_bare = source.box.shape == source.stored_shape == target.stored_shape
     return is_bare and source.box == target.box and len(target.places) == 1
-
-
-def _is_range(extent: Extent | None) -> TypeGuard[Extent]:
-    """True if a chunk is one range of a file."""
-    return extent is not None and extent.inline is None and extent.pieces is None
 
 
 class _Copy(Struct, frozen=True):
