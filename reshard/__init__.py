@@ -14,19 +14,8 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from reshard.api.conversion import (
-    check_arguments,
-    convert,
-    convert_all,
-    plan,
-    plan_all,
-)
-from reshard.api.deltas import (
-    apply,
-    clean_versions,
-    delta,
-    inspect_versions,
-)
+from reshard.api.conversion import check_arguments, convert, convert_all, plan, plan_all
+from reshard.api.deltas import apply, clean_versions, delta, inspect_versions
 from reshard.api.identity import identify, prove, sign
 from reshard.api.inspection import (
     checkpoint_format,
@@ -102,8 +91,7 @@ if TYPE_CHECKING:
     from reshard.formats.encoding import Encoding
     from reshard.formats.slices.file_digests import FileVerdict
     from reshard.formats.target_files import FilesOf
-    from reshard.geometry.box import Box
-    from reshard.geometry.grid import Grid
+    from reshard.geometry.grid import Box, Grid
     from reshard.identity.identification import Identification
     from reshard.identity.slice_proof import SliceProof
     from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
@@ -119,8 +107,7 @@ if TYPE_CHECKING:
         Partitioner,
     )
     from reshard.layout.tensor_spec import SaveSliceInfo, TensorSpec
-    from reshard.planning.request_plan import RequestPlan
-    from reshard.planning.time_plan import TimePlan
+    from reshard.planning.estimates import RequestPlan, TimePlan
     from reshard.restoring.report import RestoreReport
     from reshard.saving.array_proofs import ArrayProof, ProofReport
     from reshard.saving.save import SaveHandle, save
@@ -140,6 +127,7 @@ if TYPE_CHECKING:
         TensorVerdict,
         Verification,
     )
+
 
 __all__ = [
     "ArrayProof",
@@ -287,7 +275,7 @@ __all__ = [
 
 _LAZY = {
     "ArrayProof": "reshard.saving.array_proofs",
-    "Box": "reshard.geometry.box",
+    "Box": "reshard.geometry.grid",
     "BucketCheck": "reshard.storage.buckets.doctor",
     "BucketReport": "reshard.storage.buckets.doctor",
     "CastStats": "reshard.engine.task",
@@ -328,7 +316,7 @@ _LAZY = {
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
     "ProofReport": "reshard.saving.array_proofs",
-    "RequestPlan": "reshard.planning.request_plan",
+    "RequestPlan": "reshard.planning.estimates",
     "RequestReport": "reshard.conversion.report",
     "Requests": "reshard.storage.requests",
     "RestoreReport": "reshard.restoring.report",
@@ -347,7 +335,7 @@ _LAZY = {
     "TensorSpec": "reshard.layout.tensor_spec",
     "TensorStream": "reshard.streaming.tensor_stream",
     "TensorVerdict": "reshard.verification.verify_report",
-    "TimePlan": "reshard.planning.time_plan",
+    "TimePlan": "reshard.planning.estimates",
     "TimeReport": "reshard.conversion.report",
     "Verification": "reshard.verification.verify_report",
     "WeightsIdentity": "reshard.identity.weights_identity",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from reshard.arguments import CastRules, DTypeLike, PairRules, Rules
     from reshard.conversion.options import LayoutLike
     from reshard.formats.checkpoint_path import CheckpointPath
-    from reshard.geometry.box import Box
+    from reshard.geometry.grid import Box
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.tensor_spec import TensorSpec
     from reshard.restoring.options import RestoreOptions

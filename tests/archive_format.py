@@ -36,8 +36,7 @@ from reshard.formats.format import About, Format, Recognised
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import SliceFile, render_slices, target_entry
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Box, Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location
 

@@ -15,8 +15,7 @@ from reshard.formats.format import Recognised
 from reshard.formats.json.safe_json import read_json
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.orbax.format import ORBAX, Orbax
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Index
+from reshard.geometry.grid import Box, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location
 

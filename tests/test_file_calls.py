@@ -50,11 +50,11 @@ EXCEPTIONS = {
         "conversion.resume.check_chunks", "conversion.resume.resume",
     ),
     "writes targets, which are on local disks": (
-        "engine.movers.passthrough", "engine.movers.stored_bytes", "engine.movers.one_task",
+        "engine.movers.passthrough", "engine.movers.one_task",
         "engine.write.chunk_files", "engine.write.sinks",
         "saving.orbax_manager",
     ),
-    "starts processes of its own program": ("engine.processes",),
+    "starts processes of its own program": ("engine.executor",),
     "makes probes in a folder of their own, and looks for what a script made of each": ("rules.probe_files",),
     "asks how wide the terminal is": ("api.progress_lines",),
     "lets TensorStore write databases": ("formats.ocdbt.databases",),

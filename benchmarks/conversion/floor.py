@@ -18,7 +18,7 @@ from pathlib import Path
 from awscrt.checksums import crc32c, crc64nvme
 
 from reshard.engine.buffers import aligned
-from reshard.planning.task_memory import TASK_BAND_BYTES
+from reshard.planning.task_cost import TASK_BAND_BYTES
 from reshard.storage.local.files import write_all
 from reshard.storage.local.syncing import Writeback, sync_tree
 

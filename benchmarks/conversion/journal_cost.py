@@ -21,7 +21,7 @@ from reshard.formats.orbax.form import OrbaxForm
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Fill, Plan, Price, Side, TensorPlan
+from reshard.planning.plans import Fill, Plan, Price, Side, TensorPlan
 from reshard.storage.local.transaction import JournalHeader, new_journal, read_records
 
 TASKS = 100_000

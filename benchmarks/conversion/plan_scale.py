@@ -34,19 +34,19 @@ def specs(count: int, layout: TensorLayout) -> Iterator[TensorSpec]:
 def plan_tree(count: int, max_memory: int) -> int:
     """Plan them all and return the number of tasks; the one place that knows the planner."""
     from reshard.planning.piece import Piece
-    from reshard.planning.planner import Demand, make_plan
-    from reshard.planning.tensor_plan import Side
+    from reshard.planning.planner import WantedPiece, make_plan
+    from reshard.planning.plans import Side
 
     pairs = zip(specs(count, SOURCE), specs(count, TARGET), strict=True)
-    demands = [
-        Demand(
+    wanted_pieces = [
+        WantedPiece(
             Piece.whole(source, target),
             Side(source, "zstd:1", raw=False, stream_bytes=2 << 20),
             Side(target, "raw+crc32c", raw=True, stream_bytes=0),
         )
         for source, target in pairs
     ]
-    return make_plan(demands, max_memory, workers=2).tasks
+    return make_plan(wanted_pieces, max_memory, workers=2).tasks
 
 
 def main() -> None:

@@ -32,8 +32,8 @@ from reshard.engine.task_stream import task_batches
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Extent
 from reshard.formats.registry import plan_files
-from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.planner import make_multi_plan
+from reshard.planning.plans import MultiPlan
 from reshard.planning.target_layouts import layout_of
 from reshard.storage.location import locate
 from reshard.storage.transaction import RemoteAccess

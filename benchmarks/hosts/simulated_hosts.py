@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.hosts.coordinator import SIMULATION, Coordinator
 from benchmarks.hosts.task_times import decoded_bytes, seconds
 from reshard.checksums.sums import Sums, coverage_of
-from reshard.engine.batch import BatchResult
 from reshard.engine.executor import HostsExecutor
+from reshard.engine.run import BatchResult
 from reshard.engine.task import Result, StoredChunk, Task
 from reshard.geometry.dtypes import storage_bytes
 

@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 
 from reshard.checksums.crc import CRC64NVME, finish
 from reshard.checksums.tensor_digest import linear_of_box
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,13 +88,14 @@ def digest_of_bytes(data: Buffer, digest: int = 0) -> int:
 
 
 PRIME = (1 << 61) - 1
-
+"""The largest Mersenne prime below 2**64, so that sums of residues stay within a machine word and a product within two."""
 
 _GENERATOR = 37
-
+"""The smallest primitive root modulo ``PRIME``: its powers go through every residue, so that no two coordinates of a dimension collide."""
 
 _STEP = 0x9E3779B97F4A7C15 % (PRIME - 1)
-"""Its powers are exponents, so far apart that no two coordinates of a tensor collide."""
+"""2**64 divided by the golden ratio, as in Fibonacci hashing. Its powers are the exponents of the dimensions, so far apart that sums of
+coordinates of two dimensions do not meet."""
 
 
 def coverage(boxes: Iterable[Box]) -> int:

@@ -42,8 +42,8 @@ from reshard.engine.books import TargetRun
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor, hosts_of, is_own, opened
 from reshard.engine.limits import Limits
-from reshard.engine.part_units import ALL
 from reshard.engine.progress import Progress
+from reshard.engine.read_tasks import ALL
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
 from reshard.errors import PlanError, TargetExistsError
@@ -51,7 +51,7 @@ from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.delta.read_delta import version_of_name
 from reshard.formats.registry import open_reader
 from reshard.log import log
-from reshard.planning.time_plan import TimePlan
+from reshard.planning.estimates import TimePlan
 from reshard.storage.location import locate
 from reshard.storage.parts import Part, remove_parts
 from reshard.storage.targets import target_text
@@ -89,7 +89,7 @@ def convert_one_part(
 ) -> PartReport:
     """Does one part, or what is left of it. ``options``: the target's options as plain data; all parts give the same.
 
-    Every part makes the same plan and takes its share of the units (``engine.part_units``). It keeps its work in a folder
+    Every part makes the same plan and takes its share of the units (``engine.read_tasks``). It keeps its work in a folder
     of its own, with its own lock and journal.
     """
     source, targets = local_paths(chosen.path, [target])

@@ -18,8 +18,8 @@ from reshard.conversion.resume.journal import missing_in_bucket
 from reshard.conversion.run import TotalProgress
 from reshard.conversion.target_identity import finish_identity
 from reshard.conversion.target_job import OpenTarget, TargetJob
+from reshard.engine.books import TensorResult, closed_bytes
 from reshard.engine.limits import Limits
-from reshard.engine.tensor_book import TensorResult, closed_bytes
 from reshard.errors import CorruptError, SourceChangedError, StorageError
 from reshard.formats.base import Reader
 from reshard.formats.carry_out import finish_files

@@ -12,7 +12,7 @@ from reshard.identity.envelope import RecordedSignature, recorded_signature
 from reshard.identity.identity_file import how_to_record, read_identity, with_nodes
 from reshard.identity.leaf_tree import check_installed, is_installed
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
 from reshard.storage.location import Location, locate
 
 

@@ -36,12 +36,11 @@ from reshard.formats.quantized.pairs import Quantized, bare_warnings, quantizati
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Grid
 from reshard.maps.mapped import Mapped
-from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.estimates import RequestPlan
 from reshard.planning.planner import make_multi_plan
-from reshard.planning.request_plan import RequestPlan
+from reshard.planning.plans import MultiPlan, Plan, TensorPlan
 from reshard.planning.target_layouts import layout_warnings
-from reshard.planning.task_memory import plan_with_processes
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.task_cost import plan_with_processes
 from reshard.storage.base import Traits
 from reshard.storage.local.target_checks import check_apart
 from reshard.storage.location import Location, locate, source_text
@@ -103,9 +102,9 @@ def plan_requests(
     places = [planned.summary.source, *(target.target for target in left.values())]
     if not any(traits_at(place).by_requests for place in places):
         return None
-    from reshard.conversion.predict_requests import predict_requests
+    from reshard.conversion.most_requests import most_requests
 
-    return predict_requests(planned, left, chosen, more)
+    return most_requests(planned, left, chosen, more)
 
 
 def plan_unnamed(
@@ -221,12 +220,12 @@ def _multi_plan(
 
     On several hosts each has the memory and the workers of the plan.
     """
-    demands = [target.demands for target in targets]
+    wanted_pieces = [target.wanted_pieces for target in targets]
     metadata = _metadata_bytes(reader, [target.checkpoint for target in targets], options)
     max_memory, workers = options[0].max_memory, options[0].workers
 
     def plan_with(processes: int) -> MultiPlan:
-        return make_multi_plan(demands, max_memory, workers, metadata, processes)
+        return make_multi_plan(wanted_pieces, max_memory, workers, metadata, processes)
 
     is_of_caller = executor is not None and not isinstance(executor, HostsExecutor)
     if is_of_caller or _needs_library(reader, targets):
@@ -287,7 +286,7 @@ def _strings(checkpoint: TargetCheckpoint) -> list[str]:
 
 def _missing(reader: Reader, target: TargetPlan, options: CheckedOptions) -> dict[str, Stored]:
     """The tensors that lack stored chunks, among those that the target takes; CorruptError where they are refused."""
-    pieces = (demand.piece for demand in target.demands)
+    pieces = (wanted.piece for wanted in target.wanted_pieces)
     names = dict.fromkeys(piece.source for piece in pieces if piece.fill is None)
     return check_missing(reader, names, options.missing_chunks)
 

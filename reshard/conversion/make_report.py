@@ -23,12 +23,12 @@ from reshard.conversion.report import (
 )
 from reshard.conversion.run import Run
 from reshard.conversion.target_job import OpenTarget, TargetJob
+from reshard.engine.books import TensorResult
 from reshard.engine.error_context import about_target
-from reshard.engine.tensor_book import TensorResult
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.record_names import IDENTITY_NAME
-from reshard.planning.tensor_plan import TensorPlan
+from reshard.planning.plans import TensorPlan
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.location import locate
 from reshard.storage.parts import Part

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from reshard.documents.shared import Change, MapAnswer
 from reshard.maps.mapped import Mapped
-from reshard.planning.tensor_plan import TensorPlan
+from reshard.planning.plans import TensorPlan
 from reshard.record import Record, counted
 
 

@@ -16,10 +16,8 @@ from reshard.documents.shared import Change
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec, change_text
-from reshard.planning.multi_plan import MultiPlan
-from reshard.planning.request_plan import RequestPlan
-from reshard.planning.tensor_plan import Plan, TensorPlan
-from reshard.planning.time_plan import Hosts, TimePlan
+from reshard.planning.estimates import Hosts, RequestPlan, TimePlan, plan_time
+from reshard.planning.plans import MultiPlan, Plan, TensorPlan
 from reshard.record import Record, counted, origins_text, several, warned
 from reshard.storage.requests import RequestTraits
 from reshard.storage.target import traits_at
@@ -211,8 +209,6 @@ class ConversionPlan(Record, frozen=True):
             cores: processors of each host; the default is those of this machine. Each of the plan's workers uses one.
             latency_s: of a request to a bucket.
         """
-        from reshard.planning.times import plan_time
-
         machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
         ends = _requests_to(self.source), [_requests_to(self.target)]
         joint = MultiPlan.alone(self.plan)
@@ -278,8 +274,6 @@ class MultiConversionPlan(Record, frozen=True):
         latency_s: float = RequestPlan.LATENCY_S,
     ) -> TimePlan:
         """The time that all targets together take, as ``ConversionPlan.time`` gives it for one; a shared read counts once."""
-        from reshard.planning.times import plan_time
-
         machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
         ends = _requests_to(self.source), [_requests_to(plan.target) for plan in self.plans]
         planned = plan_time(self.total, *ends, machines, self.requests, latency_s)

@@ -11,7 +11,7 @@ from reshard.documents import plans as documents
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import StoredTensor
 from reshard.identity.read_leaves import hashing_memory
-from reshard.planning.cost import DECODE_BYTES_PER_SECOND
+from reshard.planning.task_cost import DECODE_BYTES_PER_SECOND
 from reshard.record import Record
 
 HASH_BYTES_PER_SECOND = 1.7e9

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import check_decodable, tensor_digests
-from reshard.engine.tensor_book import TensorResult
 from reshard.errors import (
     CorruptError,
     FormatError,
@@ -27,7 +27,7 @@ from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.codecs.source import REMEDY
 from reshard.formats.registry import open_written
 from reshard.maps.mapped_checkpoint import unequal
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
 from reshard.storage.location import Location
 
 

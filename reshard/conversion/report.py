@@ -13,7 +13,7 @@ from reshard.documents.reports import IdentityOutcome, TimeComparison
 from reshard.documents.shared import Change, RequestComparison, Strategy, document_of
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.time_plan import TimePlan
+from reshard.planning.estimates import TimePlan
 from reshard.record import Record, counted, origins_text, several, warned
 from reshard.storage.requests import Requests
 

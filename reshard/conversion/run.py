@@ -16,8 +16,7 @@ from reshard.conversion.report import ConversionReport, PartReport
 from reshard.conversion.resume.conversion_key import ConversionKey
 from reshard.engine.progress import Progress, Stage, Tell
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.planning.request_plan import RequestPlan
-from reshard.planning.time_plan import TimePlan
+from reshard.planning.estimates import RequestPlan, TimePlan
 from reshard.storage.location import locate
 
 

@@ -1,4 +1,4 @@
-"""TargetContent: the tensors and leaves of a target, which rules or a map make, and the planner's demands for them."""
+"""TargetContent: the tensors and leaves of a target, which rules or a map make, and the planner's wanted pieces for them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped, MappedTensor
 from reshard.maps.mapped_checkpoint import leaf_of, mapped_tensors
-from reshard.planning.pairing import made_of, tree_digest
 from reshard.planning.piece import Piece
-from reshard.planning.planner import Demand
-from reshard.planning.rules import Rewrite, rewrites
+from reshard.planning.planner import WantedPiece
+from reshard.planning.rules import Rewrite, made_of, rewrites, tree_digest
 from reshard.planning.target_layouts import keeps_layouts, look_up
 from reshard.storage.base import Traits
 
@@ -42,7 +41,7 @@ class TargetContent(Struct, frozen=True):
 
     tensors: Mapping[str, TargetTensor]
     leaves: Sequence[Leaf]
-    demands: tuple[Demand, ...]
+    wanted_pieces: tuple[WantedPiece, ...]
     dropped: tuple[str, ...]
     warnings: tuple[str, ...]
     made: Made
@@ -62,7 +61,7 @@ def renamed_content(
     found = _target_leaves(reader, kept, keeps_layouts(options.layout))
     look_up(options.layout, [leaf.name for leaf in found.leaves if leaf.tensor])
     tensors: dict[str, TargetTensor] = {}
-    demands: list[Demand] = []
+    wanted_pieces: list[WantedPiece] = []
     for rewrite, leaf in zip(kept, found.leaves, strict=True):
         if leaf.tensor:
             stored = reader.tensors[rewrite.source]
@@ -70,11 +69,11 @@ def renamed_content(
             tensor = target_tensor(stored, leaf, dtype, options.layout, form)
             tensors[leaf.name] = tensor
             piece = Piece.whole(stored.spec, tensor.spec, saturate=rewrite.saturate)
-            demands.append(demand_of(piece, stored, tensor, form, traits))
+            wanted_pieces.append(demand_of(piece, stored, tensor, form, traits))
     check_growth(reader, options, (tensor.spec for tensor in tensors.values()))
     dropped = _dropped(reader, {rewrite.source for rewrite in kept})
     made = made_of(reader.tensors, kept, options.changes)
-    return TargetContent(tensors, found.leaves, tuple(demands), dropped, found.warnings, made)
+    return TargetContent(tensors, found.leaves, tuple(wanted_pieces), dropped, found.warnings, made)
 
 
 def _dropped(reader: Reader, kept: Collection[str]) -> tuple[str, ...]:
@@ -131,7 +130,7 @@ def mapped_content(
     return TargetContent(
         making.tensors,
         making.leaves,
-        tuple(making.demands),
+        tuple(making.wanted_pieces),
         dropped,
         _warnings(mapping),
         Made(tree_digest(reader.tensors), len(making.tensors), options.changes, by=given.plain),
@@ -155,24 +154,24 @@ class _Making(Struct):
     traits: Traits
     tensors: dict[str, TargetTensor] = field(default_factory=dict)
     leaves: list[Leaf] = field(default_factory=list)
-    demands: list[Demand] = field(default_factory=list)
+    wanted_pieces: list[WantedPiece] = field(default_factory=list)
 
     def add(self, made: MappedTensor) -> None:
-        """Adds a target tensor, with a demand for each of its pieces."""
+        """Adds a target tensor, with a wanted piece for each of its pieces."""
         first = next((p.source for p in made.pieces if p.fill is None), None)
         leaf = leaf_of(self.reader, made)
         like = self._like(made.spec, None if first is None else self.reader.tensors[first])
         tensor = target_tensor(like, leaf, made.spec.dtype, self.options.layout, self.form)
         self.tensors[leaf.name] = tensor
         self.leaves.append(leaf)
-        sides: dict[str, Demand] = {}
+        sides: dict[str, WantedPiece] = {}
         for piece in made.pieces:
             stored = like if piece.fill is not None else self.reader.tensors[piece.source]
             known = sides.get(piece.source)
             if known is None:
                 known = demand_of(piece, stored, tensor, self.form, self.traits)
                 sides[piece.source] = known
-            self.demands.append(replace(known, piece=piece))
+            self.wanted_pieces.append(replace(known, piece=piece))
 
     def _like(self, spec: TensorSpec, source: StoredTensor | None) -> StoredTensor:
         """The target tensor as if it were stored whole, encoded as its source is."""

@@ -14,9 +14,9 @@ from reshard.conversion.known_identity import keeps_bits
 from reshard.conversion.options import IdentityMode
 from reshard.conversion.report import How, IdentityReport
 from reshard.conversion.target_job import OpenTarget, TargetJob
+from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
-from reshard.engine.tensor_book import TensorResult
 from reshard.errors import VerificationError
 from reshard.formats.contents import Leaf
 from reshard.formats.record_names import IDENTITY_NAME, RECEIPT_NAME, SIGNATURE_NAME, TREE_NAME

@@ -23,16 +23,15 @@ from reshard.conversion.target_plan import Planned
 from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
-from reshard.engine.output import TargetOutput
+from reshard.engine.output import TargetOutput, Uploads
 from reshard.engine.progress import Progress
 from reshard.engine.task import Result
-from reshard.engine.write.uploads import Uploads
 from reshard.errors import StorageError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import plan_files
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.tensor_plan import Plan
+from reshard.planning.plans import Plan
 from reshard.storage.location import Location, locate
 from reshard.storage.parts import Part, part_root
 from reshard.storage.target import recording_versions

@@ -22,21 +22,20 @@ from reshard.formats.format import Format, refuse_database, refuse_others, unhel
 from reshard.formats.format_options import format_with
 from reshard.formats.quantized.pairs import Quantized
 from reshard.formats.registry import known_format, mixes_values, target_format
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.changes import refuse_unstored
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped
 from reshard.planning.keep_pairs import refuse_cut, refuse_parted
 from reshard.planning.piece import Piece
-from reshard.planning.planner import Demand
+from reshard.planning.planner import WantedPiece
 from reshard.planning.target_layouts import keeps_layouts
 from reshard.storage.base import ON_DISK, Traits
 from reshard.storage.location import locate
 
 
 class TargetPlan(Struct, frozen=True):
-    """The content of one target, and the planner's demands for it.
+    """The content of one target, and the planner's wanted pieces for it.
 
     Attributes:
         traits: of the place where it will be.
@@ -46,7 +45,7 @@ class TargetPlan(Struct, frozen=True):
     """
 
     checkpoint: TargetCheckpoint
-    demands: tuple[Demand, ...]
+    wanted_pieces: tuple[WantedPiece, ...]
     dropped: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     traits: Traits = ON_DISK
@@ -103,7 +102,7 @@ def make_target(
         *known.warnings(checkpoint, reader),
     )
     return TargetPlan(
-        checkpoint, content.demands, content.dropped, warnings, traits, content.mapping
+        checkpoint, content.wanted_pieces, content.dropped, warnings, traits, content.mapping
     )
 
 
@@ -114,8 +113,8 @@ def refuse_parted_weights(
     if found is None:
         return
     pieces: dict[str, list[Piece]] = defaultdict(list)
-    for demand in target.demands:
-        pieces[demand.piece.target].append(demand.piece)
+    for wanted in target.wanted_pieces:
+        pieces[wanted.piece.target].append(wanted.piece)
     if options.changes or options.given_map is not None:
         specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
         refuse_parted(found, specs, pieces.values())

@@ -1,4 +1,4 @@
-"""The tensors of a target: their layout, chunks and encoding, and the planner's demand for each of their pieces."""
+"""The tensors of a target: their layout, chunks and encoding, and the planner's wanted piece for each of their pieces."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from reshard.formats.registry import known_format
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.planning.planner import COPY_BYTES, Demand
+from reshard.planning.planner import COPY_BYTES, WantedPiece
+from reshard.planning.plans import Side
 from reshard.planning.target_layouts import Layout, TensorSplit, split
-from reshard.planning.tensor_plan import Side
 from reshard.storage.base import Traits
 
 
@@ -57,14 +57,14 @@ def _partition(
 
 def demand_of(
     piece: Piece, stored: StoredTensor, tensor: TargetTensor, form: Form, traits: Traits
-) -> Demand:
-    """The planner's demand for a piece of a tensor; ``stored`` is its source."""
+) -> WantedPiece:
+    """The planner's wanted piece for a piece of a tensor; ``stored`` is its source."""
     source, target = stored.spec, tensor.spec
     nbytes = target.chunk_bytes
     how = traits.chunk_writing(
         nbytes, is_shared=tensor.packed is not None, database_bytes=form.put_bytes(nbytes)
     )
-    return Demand(
+    return WantedPiece(
         piece,
         Side(
             source,

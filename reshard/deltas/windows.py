@@ -24,17 +24,15 @@ from msgspec.structs import replace
 
 from reshard.checksums.sums import digest_of_bytes
 from reshard.engine.buffers import ALIGNMENT, aligned_empty
-from reshard.engine.decode.box_stream import BoxStream
+from reshard.engine.decode.box_stream import BoxStream, Streaming, plan_stream
 from reshard.engine.decode.chunk_reader import check_recorded
-from reshard.engine.decode.stream_plan import Streaming, plan_stream
 from reshard.engine.limits import Limits
 from reshard.errors import MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, opaque_dtype
-from reshard.geometry.grid import Grid, Index, row_major_number
+from reshard.geometry.grid import Box, Grid, Index, row_major_number
 from reshard.geometry.row_major import Cut
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.make import Keeping, make_tensors

@@ -9,7 +9,7 @@ from reshard.errors import ReshardError
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.registry import find_checkpoint
-from reshard.planning.task_memory import LEAST_BUFFERS, bytes_beside
+from reshard.planning.task_cost import LEAST_BUFFERS, bytes_beside
 
 BYTES_PER_TENSOR = 2600
 """Memory that a conversion keeps for each tensor (measured), besides the source's own metadata."""

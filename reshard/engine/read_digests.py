@@ -11,33 +11,160 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import closing
 from functools import partial
 from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.checksums.crc import READ_BYTES, range_crc32c
-from reshard.checksums.sums import digest_text
-from reshard.engine.buffers import ArenaPool
-from reshard.engine.decode.chunk_reader import StoredChunks
-from reshard.engine.decode.read_chunk import quickest_memory, stream_memory
-from reshard.engine.digest_task import DigestResult, DigestTask, digest_chunks, digest_or_damage
+from reshard.checksums.sums import digest_text, sum_of_box
+from reshard.checksums.tensor_digest import PieceCrcs
+from reshard.engine.buffers import ArenaPool, lent
+from reshard.engine.cast import converted
+from reshard.engine.decode.chunk_reader import ChunkBuffers, StoredChunks
+from reshard.engine.decode.read_chunk import (
+    ChunkMemory,
+    ChunkRead,
+    ChunkResult,
+    quickest_memory,
+    read_chunk,
+    stream_memory,
+)
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes
 from reshard.engine.read_tasks import REQUEST_WEIGHT
 from reshard.engine.recorded_ranges import bytes_of_ranges, checked_ranges, unlike_text
-from reshard.engine.task import SourceChunk
-from reshard.errors import CorruptError, FormatError, MemoryBudgetError, StorageError
+from reshard.engine.task import CastStats, SourceChunk
+from reshard.engine.write.target_digest import slabs
+from reshard.errors import (
+    CorruptError,
+    FormatError,
+    MemoryBudgetError,
+    StorageError,
+    VerificationError,
+)
 from reshard.formats.base import Reader
 from reshard.formats.contents import Extent, StoredTensor
 from reshard.formats.encoding import Encoding, codec_name
+from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.geometry.grid import Box
 from reshard.layout.changes import Cast
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.task_memory import CAST_SCRATCH_BYTES
+from reshard.planning.task_cost import CAST_SCRATCH_BYTES
 from reshard.storage.location import open_file
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+
+class DigestTask(Struct, frozen=True):
+    """Chunks of one tensor whose digest is taken.
+
+    Attributes:
+        memory: for decoding each of them.
+        cast: a cast of the tensor whose digest is taken too.
+        crcs: the checksums that the format recorded for the tensor.
+    """
+
+    stored: StoredChunks
+    shape: tuple[int, ...]
+    chunks: tuple[SourceChunk, ...]
+    memory: ChunkMemory
+    cast: Cast | None = None
+    crcs: PieceCrcs | None = None
+
+
+class DigestResult(Struct, frozen=True):
+    """Linear contribution of a task's chunks to its tensor's digest.
+
+    Attributes:
+        damage: the reason why chunks could not be read, if the caller collects damage; else "".
+        cast_crc: contribution to the digest of the cast tensor.
+        stored: contribution to the format's own checksum.
+    """
+
+    name: str
+    crc: int
+    nbytes: int
+    damage: str = ""
+    cast_crc: int = 0
+    stored: int = 0
+
+
+def digest_or_damage(task: DigestTask, pool: ArenaPool | None = None) -> DigestResult:
+    """Does ``digest_chunks``, but returns damage as a result instead of raising it."""
+    try:
+        return digest_chunks(task, pool)
+    except (FormatError, StorageError, VerificationError) as error:
+        nbytes = sum(chunk.box.size for chunk in task.chunks) * storage_bytes(task.stored.dtype)
+        return DigestResult(task.stored.name, 0, nbytes, str(error))
+
+
+def digest_chunks(task: DigestTask, pool: ArenaPool | None = None) -> DigestResult:
+    """Decodes the task's chunks and sums them up; ``pool`` lends used buffers (None: fresh ones)."""
+    itemsize = storage_bytes(task.stored.dtype)
+    crc = cast_crc = stored = nbytes = 0
+    with lent(pool, task.memory.arena, task.memory.total) as arena:
+        buffers = task.memory.buffers(arena)
+        for chunk in task.chunks:
+            found, cast = _digest_chunk(task, chunk, buffers)
+            crc ^= found.crc
+            stored ^= found.stored
+            cast_crc ^= cast
+            nbytes += chunk.box.size * itemsize
+    return DigestResult(task.stored.name, crc, nbytes, cast_crc=cast_crc, stored=stored)
+
+
+def _digest_chunk(
+    task: DigestTask, chunk: SourceChunk, memory: ChunkBuffers
+) -> tuple[ChunkResult, int]:
+    """The result of reading the chunk, and its contribution to the digest of the cast tensor."""
+    cast = None if task.cast is None else _CastDigest(task.shape, task.cast)
+    destinations = () if cast is None else (cast,)
+    read = ChunkRead(
+        task.stored,
+        chunk,
+        destinations,
+        cast is not None,
+        task.shape,
+        is_whole=True,
+        crcs=task.crcs,
+    )
+    return read_chunk(read, memory), 0 if cast is None else cast.crc
+
+
+class _CastDigest:
+    """The digest of a cast tensor, as a ``Destination`` that takes every element and keeps none.
+
+    Attributes:
+        crc: contribution of the elements that it took.
+    """
+
+    def __init__(self, shape: tuple[int, ...], cast: Cast) -> None:
+        self.box = Box.full(shape)
+        self.crc = 0
+        self._cast = cast
+
+    def count_in(self, box: Box) -> int:
+        return box.size
+
+    def direct(self, _: Box) -> None:
+        """None, since it keeps no elements."""
+
+    def put(self, elements: Array, box: Box) -> CastStats:
+        dtype, shape = numpy_dtype(self._cast.dtype), self.box.shape
+        for slab, part in slabs(elements, box):
+            cast = converted(slab, dtype, saturate=self._cast.saturate)
+            self.crc ^= sum_of_box(cast, part, shape)
+        return CastStats()
+
 
 BATCH_BYTES = 8 << 20
 BATCH_CHUNKS = 128
+"""The decoded bytes, or the chunks, from which on a task is sent to a worker: sending one costs as much as reading 100 KiB."""
 
 
 class Digests(Struct, frozen=True):
@@ -89,7 +216,7 @@ def digests_with_casts(
     listed = [n for n in reader.tensors if names is None or n in names]
     stored = reader.tensors
     kinds = ((stored[n].spec, stored[n].encoding) for n in listed)
-    check_decodable(kinds, limits, _cast_bytes(casts))
+    check_decodable(kinds, limits, CAST_SCRATCH_BYTES if casts else 0)
     sums = {n: _ReadSums.of(stored[n]) for n in listed}
     tell = tell_bytes(_bytes_to_read(reader, listed), stage, progress)
     tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), limits, damage))
@@ -156,15 +283,11 @@ def _digests(sums: Mapping[str, _ReadSums], casts: Mapping[str, Cast]) -> Digest
     return Digests(
         {n: _finished(one.crc, one.spec) for n, one in sums.items()},
         {
-            n: _cast_digest(one.cast_crc, one.spec, casts[n])
+            n: _finished(one.cast_crc, replace(one.spec, dtype=casts[n].dtype))
             for n, one in sums.items()
             if n in casts
         },
     )
-
-
-def _cast_digest(crc: int, spec: TensorSpec, cast: Cast) -> str:
-    return _finished(crc, replace(spec, dtype=cast.dtype))
 
 
 def _results(
@@ -193,10 +316,6 @@ def _note_damage(name: str, found: str, damage: dict[str, str] | None) -> None:
 
 def _finished(crc: int, spec: TensorSpec) -> str:
     return digest_text(crc, spec.nbytes)
-
-
-def _cast_bytes(casts: Mapping[str, Cast] | Cast | None) -> int:
-    return CAST_SCRATCH_BYTES if casts else 0
 
 
 def _tasks_or_damage(

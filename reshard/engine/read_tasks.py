@@ -1,4 +1,8 @@
-"""ReadTasks: the tasks of one read of a plan for units that targets lack, each with its units and its chunks."""
+"""ReadTasks: the tasks of one read of a plan for units that targets lack, each with its units and its chunks.
+
+A part of a conversion does a ``WeightRange`` of the units: the plan, in order, is cut into parts of equal weight. Every part computes the
+same cuts, since all have the same plan. Cuts are whole numbers, so that no rounding leaves a unit out or gives it to two parts.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +14,25 @@ from msgspec import Struct
 from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.engine.books import TargetRun
 from reshard.engine.output import TargetOutput
-from reshard.engine.part_units import WeightRange
 from reshard.engine.task import SourceChunk, SourceRead, Take, TargetChunk, Task, Unit
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import Place
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Cuts, Grid, Index
+from reshard.geometry.grid import Box, Cuts, Grid, Index
 from reshard.geometry.view import View
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.piece import Piece
-from reshard.planning.shared_reads import open_files_per_task
-from reshard.planning.tensor_plan import Fill, around
+from reshard.planning.planner import open_files_per_task
+from reshard.planning.plans import Fill, FillAt, MultiPlan, Read, around
 from reshard.storage.location import is_in_bucket
+from reshard.storage.parts import Part
 
 REQUEST_WEIGHT = 1 << 20
 """Extra weight of a task whose requests have a long latency, so that workers wait side by side."""
 
 
-class _OwnFill(Struct, frozen=True, gc=False):
+class _ReadFill(Struct, frozen=True, gc=False):
     """A fill of a read.
 
     Attributes:
@@ -44,7 +46,7 @@ class _OwnFill(Struct, frozen=True, gc=False):
     changes: tuple[bool, ...]
 
 
-class _Wanted(Struct, frozen=True, gc=False):
+class _UnitToFill(Struct, frozen=True, gc=False):
     """One unit of work: a box that one task fills.
 
     Attributes:
@@ -52,7 +54,7 @@ class _Wanted(Struct, frozen=True, gc=False):
         box: of the piece; for several pieces, of the target.
     """
 
-    own: _OwnFill
+    own: _ReadFill
     number: int
     box: Box
 
@@ -81,7 +83,7 @@ class ReadTasks:
         self._read = read
         self._readers = readers
         self._targets = targets
-        self._fills = [_own_fill(plan, at) for at in read.fills if at.target in targets]
+        self._fills = [_read_fill(plan, at) for at in read.fills if at.target in targets]
         files = open_files_per_task(plan.workers) // 2
         self._open_files = max(8, files // max(1, len(read.fills)))
         self.decoded_bytes = plan.price(read).decoded_bytes
@@ -137,19 +139,19 @@ class ReadTasks:
             if left:
                 yield nbytes, self._task(left)
 
-    def _wanted(self, unit: int) -> Iterator[_Wanted]:
+    def _wanted(self, unit: int) -> Iterator[_UnitToFill]:
         """The units of fills that a unit of the read fills."""
         units = self._read.units
         box = units.box(units.index_at(unit))
         for own in self._fills:
             if own.fill.units is units:  # the units of the read are its own
-                yield _Wanted(own, own.first + unit, box)
+                yield _UnitToFill(own, own.first + unit, box)
                 continue
             piece = own.fill.piece
             found = box.shift(self._read.box.start).intersect(piece.source_box)
             if found is not None:
                 part = found.relative_to(piece.source_box.start)
-                yield _Wanted(own, own.first + _first_number(own.fill.units, part), part)
+                yield _UnitToFill(own, own.first + _first_number(own.fill.units, part), part)
 
     def _waits_for_answers(self) -> bool:
         outputs = [self._targets[own.at.target].output for own in self._fills]
@@ -163,11 +165,11 @@ class ReadTasks:
         checkpoint, name = key
         return self._readers[checkpoint].tensors[name].encoding.read_ahead_bytes > 0
 
-    def _is_done(self, wanted: _Wanted) -> bool:
+    def _is_done(self, wanted: _UnitToFill) -> bool:
         done = self._targets[wanted.at.target].done
         return done is not None and done.has(wanted.at.tensor, wanted.number)
 
-    def _task(self, wanted: Sequence[_Wanted]) -> Task:
+    def _task(self, wanted: Sequence[_UnitToFill]) -> Task:
         units = tuple(
             unit_of(w.at, w.fill, w.number, w.box, self._targets[w.at.target].output)
             for w in wanted
@@ -182,7 +184,7 @@ class ReadTasks:
             fill.at_once,
         )
 
-    def _reads(self, wanted: Sequence[_Wanted], units: Sequence[Unit]) -> Iterator[SourceRead]:
+    def _reads(self, wanted: Sequence[_UnitToFill], units: Sequence[Unit]) -> Iterator[SourceRead]:
         first = wanted[0].fill
         if not first.is_joint:
             takes = [Take(number, 0, w.box, w.own.changes[0]) for number, w in enumerate(wanted)]
@@ -212,11 +214,11 @@ def _first_number(grid: Grid, box: Box) -> int:
     return grid.number_of(tuple([found.start for found in grid.overlapping(box)]))
 
 
-def _own_fill(plan: MultiPlan, at: FillAt) -> _OwnFill:
+def _read_fill(plan: MultiPlan, at: FillAt) -> _ReadFill:
     fills = plan.plans[at.target].tensors[at.tensor].fills
     first = sum([fill.units.count for fill in fills[: at.fill]])
     fill = fills[at.fill]
-    return _OwnFill(at, fill, first, tuple([changes_bytes(fill, p) for p in fill.pieces]))
+    return _ReadFill(at, fill, first, tuple([changes_bytes(fill, p) for p in fill.pieces]))
 
 
 _CONSTANT = Encoding()
@@ -320,3 +322,48 @@ def _boxes(ranges: Sequence[range], cuts: Sequence[Cuts]) -> Iterator[tuple[Inde
     corners = zip(itertools.product(*starts), itertools.product(*stops), strict=True)
     for index, (start, stop) in zip(indices, corners, strict=True):
         yield index, Box(start, stop)
+
+
+ALL = Part(1, 1)
+"""The only part of a conversion that is not cut."""
+
+
+class WeightRange(Struct, frozen=True):
+    """The range of weights that one part takes of something that has ``weight`` and begins at ``first``.
+
+    All of it is ``total``; part ``number`` of ``count``, from 1, goes from ``total * (number - 1) / count`` on.
+    """
+
+    first: int
+    weight: int
+    total: int
+    number: int
+    count: int
+
+    def units(self, count: int) -> range:
+        """The units, of ``count`` units of equal weight, that begin in the part.
+
+        Unit ``j`` begins at ``first + weight * j / count``; all is multiplied by ``count`` and by the number of parts.
+        """
+        start, end = self.total * (self.number - 1) * count, self.total * self.number * count
+        before, step = self.first * count * self.count, self.weight * self.count
+        return range(_ceil(start - before, step, count), _ceil(end - before, step, count))
+
+
+def _ceil(above: int, step: int, most: int) -> int:
+    """``above / step``, rounded up, within 0 and ``most``."""
+    return min(max(0, -(-above // step)), most)
+
+
+def part_ranges(part: Part, weights: Sequence[int]) -> Iterator[WeightRange]:
+    """The range of a part in each of several consecutive things.
+
+    >>> [list(of.units(2)) for of in part_ranges(Part(2, 2), [3, 1, 4])]
+    [[], [], [0, 1]]
+    """
+    # Each gets one more, so that things of no weight belong to one part, too.
+    heavier = [weight + 1 for weight in weights]
+    total = sum(heavier)
+    starts = itertools.accumulate(heavier, initial=0)
+    for first, weight in zip(starts, heavier, strict=False):
+        yield WeightRange(first, weight, total, part.number, part.count)

@@ -17,9 +17,8 @@ from reshard.documents.shared import Strategy
 from reshard.formats.contents import Extent
 from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import Place
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Box, Grid, Index
 from reshard.planning.piece import Piece
 
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ from typing import TypeVar
 from msgspec import Struct
 
 from reshard.engine.books import TargetRun
-from reshard.engine.part_units import ALL, part_ranges
-from reshard.engine.read_tasks import ReadTasks
+from reshard.engine.read_tasks import ALL, ReadTasks, part_ranges
 from reshard.engine.task import Task
 from reshard.formats.base import Reader
 from reshard.formats.file_map import Place
-from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.plans import MultiPlan
 from reshard.storage.parts import Part
 
 T = TypeVar("T")

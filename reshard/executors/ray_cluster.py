@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.engine.batch import Work
 from reshard.engine.buffers import ArenaPool
+from reshard.engine.run import Work
 from reshard.errors import MissingPackageError, PlanError, ReshardError
 from reshard.geometry.sizes import format_bytes
 from reshard.version import how_to_install

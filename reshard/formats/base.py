@@ -27,8 +27,7 @@ from reshard.formats.contents import (
 )
 from reshard.formats.encoding import Encoding
 from reshard.formats.kept_metadata import NO_METADATA, KeptMetadata
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Box, Grid, Index
 from reshard.layout.changes import Changes
 from reshard.layout.partitioners import div_cuts
 from reshard.layout.tensor_spec import TensorSpec
@@ -252,7 +251,7 @@ class Made(Struct, frozen=True):
     """The source and the rules of a checkpoint.
 
     Attributes:
-        source: digest of the source's tree, 32 hex digits (``planning.pairing.tree_digest``).
+        source: digest of the source's tree, 32 hex digits (``planning.rules.tree_digest``).
         tensors: the number of tensors that were made.
         changes: the rules, as written.
         origins: the origins of tensors whose name or dtype changed, by their new name.

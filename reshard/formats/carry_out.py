@@ -1,7 +1,7 @@
 """Carries out a FileMap: makes the files of a target before its chunks are written, and completes them afterwards.
 
 Where a store writes in place, a shared file is made in its full size, chunks go to their places in any order, and its inserts are
-written at the end. Elsewhere each shared file is uploaded in order (``engine.write.uploads``), inserts among its chunks.
+written at the end. Elsewhere each shared file is uploaded in order (``engine.output``), inserts among its chunks.
 """
 
 from __future__ import annotations

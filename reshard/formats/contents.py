@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct, field
 
 from reshard.formats.encoding import Encoding
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.layout.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:  # it takes numpy, which help does without

@@ -29,8 +29,7 @@ from msgspec import Struct
 
 from reshard.formats.contents import Extent, GatheredChunk, RawPiece
 from reshard.formats.encoding import Encoding
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Cuts, Grid, Index
+from reshard.geometry.grid import Box, Cuts, Grid, Index
 from reshard.geometry.row_major import span
 
 JOIN_BYTES = 1 << 20

@@ -16,7 +16,7 @@ from typing import NoReturn
 from msgspec import Struct
 
 from reshard.errors import LayoutError
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 
 class _FilledBox(Struct, frozen=True):

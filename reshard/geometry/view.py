@@ -17,8 +17,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from reshard.errors import LayoutError
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Cuts, Grid
+from reshard.geometry.grid import Box, Cuts, Grid
 
 _Range = tuple[int, int]
 _Ranges = tuple[_Range, ...]

@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import FormatError, MissingPackageError, PlanError
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Box, Grid, Index
 from reshard.version import how_to_install
 
 LEAF_BYTES = 64 << 10

@@ -16,8 +16,7 @@ from msgspec import Struct
 
 from reshard.checksums.sums import digest_text, sum_of_box
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
-from reshard.engine.decode.box_stream import BoxStream
-from reshard.engine.decode.stream_plan import Streaming, StreamPlan, plan_stream
+from reshard.engine.decode.box_stream import BoxStream, Streaming, StreamPlan, plan_stream
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes
@@ -26,8 +25,8 @@ from reshard.errors import CorruptError, MemoryBudgetError
 from reshard.formats.base import Reader
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
+from reshard.geometry.grid import Box
 from reshard.geometry.row_major import Cut
 from reshard.geometry.sizes import format_bytes
 from reshard.identity.leaf_tree import (

@@ -28,8 +28,8 @@ from reshard.documents.checkpoints import SliceProofDocument
 from reshard.errors import CorruptError, FormatError, LayoutError, TreeError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import PACKED, numpy_dtype, opaque_dtype, storage_bytes
+from reshard.geometry.grid import Box
 from reshard.identity.identification import Identification, expected_weights
 from reshard.identity.identity_file import hashed_dtype, read_nodes, tree_of_identity
 from reshard.identity.leaf_tree import HASH_BYTES, KEPT_BYTES, LeafTree, checked_root, folded

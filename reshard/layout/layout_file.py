@@ -31,8 +31,7 @@ from reshard.layout.partitioners import (
     div_cuts,
 )
 from reshard.layout.tensor_layout import TensorLayout
-from reshard.patterns.compile import Pattern, compile_pattern, shown
-from reshard.patterns.names import FoundRules
+from reshard.patterns.compile import FoundRules, Pattern, compile_pattern, shown
 
 PartitionerName = Literal["fixed_shards", "min_size", "max_size"]
 MissingAxes = Literal["error", "replicate"]

@@ -23,8 +23,7 @@ from operator import floordiv, mod
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.axes import AxesLike, Axis, axis_names, normal_axes, show_axes
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, as_mesh, same_axes
 

@@ -11,9 +11,8 @@ from msgspec import Struct
 
 from reshard.documents.shared import Axes, MeshDocument
 from reshard.errors import LayoutError
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.axes import show_axes
 from reshard.layout.tensor_layout import TensorLayout
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import PACKED
+from reshard.geometry.grid import Box
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.expression import Expression
 from reshard.maps.pattern import Joining, PiecePattern, filled_cells, joined, padding

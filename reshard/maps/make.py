@@ -22,12 +22,11 @@ from reshard.formats.codecs import decoder_bytes, encoded_room, is_seekable
 from reshard.formats.contents import StoredTensor
 from reshard.formats.encoding import Encoding, codec_name
 from reshard.formats.file_map import FileMap
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import MappedTensor
-from reshard.planning.planner import Demand, make_multi_plan
-from reshard.planning.tensor_plan import Fill, Plan, Side
+from reshard.planning.planner import WantedPiece, make_multi_plan
+from reshard.planning.plans import Fill, Plan, Side
 
 _CHUNK_BYTES = 32 << 20
 """Large enough that runs are as long as the tensors allow."""
@@ -75,8 +74,8 @@ def make_tensors(
     Raises CorruptError, naming tensor and chunk, for a chunk that does not decode; MemoryBudgetError, before anything is read,
     where ``max_memory`` is too small.
     """
-    demands = [demand for made in tensors for demand in _demands(reader, made)]
-    plan = make_multi_plan([demands], limits.max_memory, limits.workers)
+    wanted_pieces = [wanted for made in tensors for wanted in _demands(reader, made)]
+    plan = make_multi_plan([wanted_pieces], limits.max_memory, limits.workers)
     (own,) = plan.plans
     nowhere = FileMap(places=lambda _name, _index: (), finish=lambda *_: {})
     encodings = {made.spec.name: Encoding() for made in tensors}
@@ -124,13 +123,13 @@ def _place(fill: Fill, unit: int) -> Box:
     return box if fill.is_joint else fill.piece.to_target(box)
 
 
-def _demands(reader: Reader, made: MappedTensor) -> Iterator[Demand]:
+def _demands(reader: Reader, made: MappedTensor) -> Iterator[WantedPiece]:
     target = Side(made.spec, "made", True, 0)
     sides: dict[str, Side] = {"": target}
     for piece in made.pieces:
         if piece.source not in sides:
             sides[piece.source] = _source(reader.tensors[piece.source])
-        yield Demand(piece, sides[piece.source], target)
+        yield WantedPiece(piece, sides[piece.source], target)
 
 
 def _source(stored: StoredTensor) -> Side:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.geometry.view import View
 from reshard.maps.shape import Cell, ViewBox
 

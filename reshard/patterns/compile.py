@@ -2,33 +2,24 @@
 
 ``compile_pattern`` compiles all of them, for a search in linear time (RE2). A compiled pattern finds the same match and
 the same groups as Python's ``re``. Any other pattern is an error; ``dialect`` lists the supported ones. Keys of a
-``LayoutMap`` are not compiled here: they are Python's.
+``LayoutMap`` are not compiled here: they are Python's. ``Names`` joins many names as lines, so that one search covers all of them.
 """
 
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import count
+from itertools import accumulate, count
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from reshard.errors import ReshardError
 from reshard.patterns.dialect import MAX_LENGTH, RefusedError, Translation, translated
-from reshard.patterns.names import Names
-
-Spans = list[tuple[int, int]]
-"""Start and end of the match and its groups, in bytes; (-1, -1) for a group that did not match."""
-
-Searcher = Callable[[bytes, int, int], Spans]
-"""Finds the first match in a text in UTF-8, between two positions."""
-
-
-_WHOLE_NAME = re.compile(r"\^((?:[^\\.^$*+?{}\[\]|()\n\ud800-\udfff]|\\[ -/:-@\[-`{-~])*)\$")
-"""``^name$`` with escapes for special characters."""
 
 
 class TooLargeError(Exception):
@@ -320,3 +311,117 @@ def _by_match(compiled: Any) -> Searcher:
 def _text(error: Exception) -> str:
     found = error.args[0] if error.args else ""
     return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+
+
+class Names:
+    """Names in which patterns are searched.
+
+    Attributes:
+        texts: the names, in order.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @cached_property
+    def not_ascii(self) -> str | None:
+        """The first name that is not all ASCII."""
+        return next((text for text in self.texts if not text.isascii()), None)
+
+    @cached_property
+    def with_newline(self) -> tuple[int, ...]:
+        """The positions of the names with a newline; each of these names is searched alone."""
+        return tuple(i for i, text in enumerate(self.texts) if "\n" in text)
+
+    @cached_property
+    def lines(self) -> bytes:
+        """The names in UTF-8, a line each; those with a newline are empty lines.
+
+        Raises UnicodeEncodeError if one has a lone surrogate.
+        """
+        return "\n".join(self._single()).encode()
+
+    @cached_property
+    def starts(self) -> Sequence[int]:
+        """The start of each line, and the end of the last."""
+        is_ascii = self.not_ascii is None
+        lengths = (len(t if is_ascii else t.encode()) + 1 for t in self._single())
+        return array("Q", accumulate(lengths, initial=0))
+
+    @cached_property
+    def are_lines(self) -> bool:
+        """True if each name is a line of text: none has a newline or a lone surrogate, which searches refuse with a message."""
+        try:
+            self.lines.isascii()
+        except UnicodeEncodeError:
+            return False
+        return not self.with_newline
+
+    @cached_property
+    def positions(self) -> Mapping[str, Sequence[int]]:
+        """The positions of each name."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for position, text in enumerate(self.texts):
+            found[text].append(position)
+        return found
+
+    def _single(self) -> Sequence[str]:
+        if not self.with_newline:
+            return self.texts
+        return ["" if "\n" in text else text for text in self.texts]
+
+
+class HasPattern(Protocol):
+    """A rule with a pattern."""
+
+    def compiled(self) -> Pattern: ...
+
+
+class FoundRules:
+    """The positions of the rules that match each name, in order."""
+
+    def __init__(self, rules: Sequence[HasPattern]) -> None:
+        self._rules = rules
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    def learn(self, names: Sequence[str]) -> None:
+        """Looks these names up, searching each pattern once in all of them.
+
+        Earlier look-ups are forgotten. A compiled pattern is dropped after its search: tens of thousands of them
+        would take more memory than the metadata of the tensors.
+        """
+        if all(name in self._known for name in names):
+            return
+        searched = Names(names)
+        found: list[tuple[int, ...]] = [()] * len(searched)
+        alike: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for number, rule in enumerate(self._rules):
+            for position in rule.compiled().found(searched):
+                rules = (*found[position], number)
+                found[position] = alike.setdefault(rules, rules)
+        self._known = dict(zip(names, found, strict=True))
+
+    def of(self, name: str) -> tuple[int, ...]:
+        """The positions of the rules that match the name; LayoutError if a pattern cannot be searched in it."""
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        return tuple(i for i, pattern in enumerate(self._patterns) if pattern.search(name))
+
+    @cached_property
+    def _patterns(self) -> tuple[Pattern, ...]:
+        return tuple(rule.compiled() for rule in self._rules)
+
+
+Spans = list[tuple[int, int]]
+"""Start and end of the match and its groups, in bytes; (-1, -1) for a group that did not match."""
+
+Searcher = Callable[[bytes, int, int], Spans]
+"""Finds the first match in a text in UTF-8, between two positions."""
+
+
+_WHOLE_NAME = re.compile(r"\^((?:[^\\.^$*+?{}\[\]|()\n\ud800-\udfff]|\\[ -/:-@\[-`{-~])*)\$")
+"""``^name$`` with escapes for special characters."""

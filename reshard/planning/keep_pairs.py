@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from reshard.errors import PlanError
 from reshard.formats.quantized.pairs import Quantized, QuantizedPair
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 

@@ -13,8 +13,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.geometry.tiling import tiling_fault
 from reshard.geometry.view import View
 from reshard.layout.tensor_spec import TensorSpec

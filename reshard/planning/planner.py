@@ -4,26 +4,36 @@ Memory: a task's need is arithmetic over chunk shapes, known before anything is 
 strategy that fits into ``max_memory / workers``. If there is none, it allows all of ``max_memory`` for a task, and
 fewer tasks run at once. If still none fits, the plan is refused.
 
-Pieces that come from one tensor share a read if that costs less and fits as well (see ``shared_reads``).
+Pieces that come from one tensor share a read if that costs less and fits as well (``shared_reads``). Those for the same box are first
+planned alone, and then join one another. Those for different boxes share one read, a few, or none.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from reshard.errors import MemoryBudgetError
-from reshard.planning.joint import joint_choice
-from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.piece import check_tiled, spans_chunks
-from reshard.planning.shared_reads import Room, SharedRead, shared_reads
-from reshard.planning.strategies import COPY_BYTES, Choice, Demand, smallest_memory
-from reshard.planning.task_memory import PROCESS_BYTES, counted_bytes
-from reshard.planning.tensor_plan import Fill, Plan, Side, TensorPlan
+from reshard.planning.plans import Fill, FillAt, MultiPlan, Plan, Read, Side, TensorPlan
+from reshard.planning.strategies import (
+    COPY_BYTES,
+    SharedRead,
+    WantedPiece,
+    cheapest,
+    joint_read,
+    seconds,
+    smallest_memory,
+)
+from reshard.planning.task_cost import PROCESS_BYTES, counted_bytes
 
 __all__ = [
     "COPY_BYTES",
-    "Demand",
+    "WantedPiece",
     "allowed_text",
     "make_multi_plan",
     "make_plan",
@@ -32,34 +42,34 @@ __all__ = [
 
 
 def make_plan(
-    demands: Sequence[Demand],
+    wanted_pieces: Sequence[WantedPiece],
     max_memory: int,
     workers: int,
     metadata_bytes: int = 0,
     processes: int = 0,
 ) -> Plan:
     """The plan of one target; ``make_multi_plan`` makes the plan of several."""
-    return make_multi_plan([demands], max_memory, workers, metadata_bytes, processes).plans[0]
+    return make_multi_plan([wanted_pieces], max_memory, workers, metadata_bytes, processes).plans[0]
 
 
 def make_multi_plan(
-    demands: Sequence[Sequence[Demand]],
+    wanted_pieces: Sequence[Sequence[WantedPiece]],
     max_memory: int,
     workers: int,
     metadata_bytes: int = 0,
     processes: int = 0,
 ) -> MultiPlan:
-    """A plan for the demands of each of several targets, within one budget.
+    """A plan for the wanted pieces of each of several targets, within one budget.
 
-    Demands of one target that name one tensor are its pieces. Workers are threads of ``processes`` processes, or of this one
+    Wanted pieces of one target that name one tensor are its pieces. Workers are threads of ``processes`` processes, or of this one
     if that is 0.
 
     Raises MemoryBudgetError, naming the tensor, its need and the smallest budget that works for everything, if no
-    strategy of a demand fits. Raises PlanError if the pieces of a tensor do not tile it.
+    strategy of a wanted piece fits. Raises PlanError if the pieces of a tensor do not tile it.
     """
     counted = counted_bytes(metadata_bytes) + processes * PROCESS_BYTES
-    room = Room(max_memory - counted, workers)
-    tensors = [_tensors(of_target) for of_target in demands]
+    budget = Budget(max_memory - counted, workers)
+    tensors = [_tensors(of_target) for of_target in wanted_pieces]
     made: dict[FillAt, Fill] = {}
     reads: list[Read] = []
     known: dict[Hashable, list[SharedRead]] = {}
@@ -68,16 +78,16 @@ def make_multi_plan(
         key = _geometry(asked)
         if key not in known:
             # The refusal names the largest tensor of one target, or of several targets a tensor that shares the read.
-            refusable = demands[0] if len(demands) == 1 else asked
-            known[key] = _shared([some for _, some in sharing], room, refusable, counted)
+            refusable = wanted_pieces[0] if len(wanted_pieces) == 1 else asked
+            known[key] = _shared([some for _, some in sharing], budget, refusable, counted)
         for shared in known[key]:
-            read, fills = _read_of(shared, sharing)
+            read, fills = _named_read(shared, sharing)
             reads.append(read)
             made.update(fills)
     plans = tuple(
         Plan(
             _planned(target, of_target, made),
-            room.memory,
+            budget.memory,
             workers,
             metadata_bytes,
             max_memory,
@@ -88,52 +98,52 @@ def make_multi_plan(
     return MultiPlan(plans, tuple(reads))
 
 
-def _read_of(
-    shared: SharedRead, sharing: Sequence[tuple[FillAt, _Asked]]
+def _named_read(
+    shared: SharedRead, sharing: Sequence[tuple[FillAt, _OneFill]]
 ) -> tuple[Read, dict[FillAt, Fill]]:
     """A read and its fills, each with the names that were asked for."""
     places = [sharing[number][0] for number in shared.numbers]
-    numbered = zip(shared.numbers, shared.choice.fills, strict=True)
+    numbered = zip(shared.numbers, shared.fills, strict=True)
     fills = [_as_asked(sharing[number][1], fill) for number, fill in numbered]
-    read = Read.of(places, fills, shared.choice.units)
+    read = Read.of(places, fills, shared.units)
     return read, dict(zip(places, fills, strict=True))
 
 
-def _geometry(demands: Sequence[Demand]) -> Hashable:
-    """A key of demands; those with equal keys are planned alike."""
-    if len(demands) == 1:
-        return demands[0].geometry_alone
-    return tuple([demand.geometry for demand in demands])
+def _geometry(wanted_pieces: Sequence[WantedPiece]) -> Hashable:
+    """A key of wanted pieces; those with equal keys are planned alike."""
+    if len(wanted_pieces) == 1:
+        return wanted_pieces[0].geometry_alone
+    return tuple([wanted.geometry for wanted in wanted_pieces])
 
 
-_Asked = Sequence[Demand]
-"""The demands of one fill: one, or several whose pieces are assembled together."""
+_OneFill = Sequence[WantedPiece]
+"""The wanted pieces of one fill: one, or several whose pieces are assembled together."""
 
 
-def _tensors(demands: Sequence[Demand]) -> list[list[_Asked]]:
-    """The fills of each tensor of a target, in the order of the demands; PlanError if pieces do not tile a tensor."""
-    by_name: dict[str, list[Demand]] = defaultdict(list)
-    for demand in demands:
-        by_name[demand.piece.target].append(demand)
+def _tensors(wanted_pieces: Sequence[WantedPiece]) -> list[list[_OneFill]]:
+    """The fills of each tensor of a target, in the order of the wanted pieces; PlanError if pieces do not tile a tensor."""
+    by_name: dict[str, list[WantedPiece]] = defaultdict(list)
+    for wanted in wanted_pieces:
+        by_name[wanted.piece.target].append(wanted)
     return [list(_fills_of(pieces)) for pieces in by_name.values()]
 
 
-def _fills_of(demands: Sequence[Demand]) -> Iterator[_Asked]:
-    target = demands[0].target
-    check_tiled(target.spec, [demand.piece for demand in demands])
+def _fills_of(wanted_pieces: Sequence[WantedPiece]) -> Iterator[_OneFill]:
+    target = wanted_pieces[0].target
+    check_tiled(target.spec, [wanted.piece for wanted in wanted_pieces])
     is_in_pieces = target.raw and target.in_order is None
     if (
-        len(demands) == 1
+        len(wanted_pieces) == 1
         or is_in_pieces
-        or not spans_chunks(target.spec, [r.piece for r in demands])
+        or not spans_chunks(target.spec, [r.piece for r in wanted_pieces])
     ):
-        yield from ([demand] for demand in demands)
+        yield from ([wanted] for wanted in wanted_pieces)
     else:
-        yield demands
+        yield wanted_pieces
 
 
 def _planned(
-    target: int, tensors: Sequence[Sequence[_Asked]], made: Mapping[FillAt, Fill]
+    target: int, tensors: Sequence[Sequence[_OneFill]], made: Mapping[FillAt, Fill]
 ) -> tuple[TensorPlan, ...]:
     """The tensors of a target with the fills that were made for them."""
     return tuple(
@@ -142,9 +152,11 @@ def _planned(
     )
 
 
-def _sharing(tensors: Sequence[Sequence[Sequence[_Asked]]]) -> list[list[tuple[FillAt, _Asked]]]:
+def _sharing(
+    tensors: Sequence[Sequence[Sequence[_OneFill]]],
+) -> list[list[tuple[FillAt, _OneFill]]]:
     """Groups of fills that may share a read, in the order of the first target: of one source tensor, in one view."""
-    found: dict[Hashable, list[tuple[FillAt, _Asked]]] = {}
+    found: dict[Hashable, list[tuple[FillAt, _OneFill]]] = {}
     for target, of_target in enumerate(tensors):
         for tensor, fills in enumerate(of_target):
             for number, asked in enumerate(fills):
@@ -157,32 +169,32 @@ def _sharing(tensors: Sequence[Sequence[Sequence[_Asked]]]) -> list[list[tuple[F
 
 
 def _shared(
-    asked: Sequence[_Asked], room: Room, refusable: Sequence[Demand], metadata_bytes: int
+    asked: Sequence[_OneFill], budget: Budget, refusable: Sequence[WantedPiece], metadata_bytes: int
 ) -> list[SharedRead]:
     """As few reads for a group as memory and processor time allow; a refusal considers all of ``refusable``."""
     if len(asked[0]) > 1:
-        return [SharedRead((0,), _joint(asked[0], room, metadata_bytes))]
-    found = shared_reads([one for (one,) in asked], room)
+        return [_joint(asked[0], budget, metadata_bytes)]
+    found = shared_reads([one for (one,) in asked], budget)
     if found is None:
-        raise _refusal(refusable, room.memory, metadata_bytes)
+        raise _refusal(refusable, budget.memory, metadata_bytes)
     return found
 
 
-def _joint(demands: Sequence[Demand], room: Room, metadata_bytes: int) -> Choice:
-    """The choice for pieces that are assembled together."""
-    for memory in (room.task_share(demands), room.memory):
-        choice = joint_choice(demands, memory)
-        if choice.task_bytes <= memory:
-            return choice
-    least = joint_choice(demands, 0).task_bytes
-    raise _refused(demands[0], least, room.memory, metadata_bytes)
+def _joint(wanted_pieces: Sequence[WantedPiece], budget: Budget, metadata_bytes: int) -> SharedRead:
+    """The read of pieces that are assembled together."""
+    for memory in (budget.task_share(wanted_pieces), budget.memory):
+        read = joint_read(wanted_pieces, memory)
+        if read.task_bytes <= memory:
+            return read
+    least = joint_read(wanted_pieces, 0).task_bytes
+    raise _refused(wanted_pieces[0], least, budget.memory, metadata_bytes)
 
 
-def _as_asked(asked: _Asked, fill: Fill) -> Fill:
-    """A fill that was made for demands of the same geometry, with the names of ``asked``."""
+def _as_asked(asked: _OneFill, fill: Fill) -> Fill:
+    """A fill that was made for wanted pieces of the same geometry, with the names of ``asked``."""
     return Fill(
-        tuple([demand.piece for demand in asked]),
-        tuple([demand.source for demand in asked]),
+        tuple([wanted.piece for wanted in asked]),
+        tuple([wanted.source for wanted in asked]),
         asked[0].target,
         fill.strategy,
         fill.units,
@@ -192,24 +204,28 @@ def _as_asked(asked: _Asked, fill: Fill) -> Fill:
     )
 
 
-def _refusal(demands: Sequence[Demand], max_memory: int, metadata_bytes: int) -> MemoryBudgetError:
-    unlike = {r.geometry: r for r in demands}.values()
-    need, _, demand = max(
+def _refusal(
+    wanted_pieces: Sequence[WantedPiece], max_memory: int, metadata_bytes: int
+) -> MemoryBudgetError:
+    unlike = {r.geometry: r for r in wanted_pieces}.values()
+    need, _, wanted = max(
         ((smallest_memory(r), r.piece.target, r) for r in unlike), key=lambda n: n[:2]
     )
-    return _refused(demand, need, max_memory, metadata_bytes)
+    return _refused(wanted, need, max_memory, metadata_bytes)
 
 
-def _refused(demand: Demand, need: int, max_memory: int, metadata_bytes: int) -> MemoryBudgetError:
-    """The refusal of a demand whose task takes ``need`` bytes."""
+def _refused(
+    wanted: WantedPiece, need: int, max_memory: int, metadata_bytes: int
+) -> MemoryBudgetError:
+    """The refusal of a wanted piece whose task takes ``need`` bytes."""
     mib, smallest = -(-need // (1 << 20)), -(-(need + metadata_bytes) // (1 << 20))
     remedy = f"allow max_memory of {smallest}MiB"
-    if not demand.target.raw:
+    if not wanted.target.raw:
         remedy += ", write smaller chunks (chunk_bytes), or write without compression"
     return MemoryBudgetError(
-        f"{demand.piece.target!r} of shape {list(demand.target.spec.shape)} needs at least {mib} MiB of buffers "
-        f"({demand.source.codec} chunks of {_shape(demand.source)} to {demand.target.codec} chunks of "
-        f"{_shape(demand.target)}), but {allowed_text(max_memory, metadata_bytes)}; {remedy}",
+        f"{wanted.piece.target!r} of shape {list(wanted.target.spec.shape)} needs at least {mib} MiB of buffers "
+        f"({wanted.source.codec} chunks of {_shape(wanted.source)} to {wanted.target.codec} chunks of "
+        f"{_shape(wanted.target)}), but {allowed_text(max_memory, metadata_bytes)}; {remedy}",
         smallest_bytes=smallest << 20,
     )
 
@@ -225,3 +241,192 @@ def allowed_text(max_memory: int, metadata_bytes: int) -> str:
 
 def _shape(side: Side) -> str:
     return "×".join(map(str, side.spec.chunk_shape or side.spec.storage.largest)) or "a scalar"
+
+
+OPEN_FILES = 768
+"""Files open at once in a run, sources and targets together; 1,024 is a common limit."""
+
+
+DISTANT_TASKS = 4
+DISTANT_TASK_BYTES = 64 << 20
+"""The most bytes that a task may take to read a distant source, if ``DISTANT_TASKS`` such tasks fit."""
+
+
+def open_files_per_task(workers: int) -> int:
+    """Files that one of ``workers`` tasks may have open, half of them for decoding in lock step."""
+    return max(16, OPEN_FILES // workers)
+
+
+class Budget(Struct, frozen=True):
+    """The memory that a plan may use.
+
+    Attributes:
+        memory: bytes for buffers alone.
+        alone: the reads of wanted pieces that share none, by their geometry.
+    """
+
+    memory: int
+    workers: int
+    alone: dict[Hashable, SharedRead | None] = field(default_factory=dict)
+
+    @property
+    def share(self) -> int:
+        """Bytes for one task when all workers are busy."""
+        return self.memory // self.workers
+
+    def task_share(self, wanted_pieces: Sequence[WantedPiece]) -> int:
+        """Bytes for one task that fills these wanted pieces.
+
+        Reading a distant source twice costs more than fewer tasks at once, so a task may take the share of several workers.
+        """
+        if not wanted_pieces[0].source.is_distant:
+            return self.share
+        return max(self.share, min(self.memory // DISTANT_TASKS, DISTANT_TASK_BYTES))
+
+    @property
+    def open_chunks(self) -> int:
+        """Source chunks that one task may decode side by side."""
+        return open_files_per_task(self.workers) // 2
+
+
+def shared_reads(wanted_pieces: Sequence[WantedPiece], budget: Budget) -> list[SharedRead] | None:
+    """As few reads of one tensor as memory and processor time allow; None if a wanted piece does not fit."""
+    by_box: dict[Hashable, list[int]] = defaultdict(list)
+    for number, wanted in enumerate(wanted_pieces):
+        by_box[wanted.piece.source_box].append(number)
+    apart = []
+    for numbers in by_box.values():
+        found = _of_one_box(numbers, wanted_pieces, budget)
+        if found is None:
+            return None
+        apart += found
+    if len(by_box) == 1 or any(r.target.in_order for r in wanted_pieces):
+        return apart  # targets that are written in order pass through their own files
+    return min((apart, *_grouped(wanted_pieces, budget)), key=_seconds_of)
+
+
+def _of_one_box(
+    numbers: Sequence[int], wanted_pieces: Sequence[WantedPiece], budget: Budget
+) -> list[SharedRead] | None:
+    """Reads of wanted pieces for the same box: each joins the read that gains most by it. None if one does not fit."""
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for number in numbers:
+        alike[wanted_pieces[number].geometry_alone if len(numbers) > 1 else None].append(number)
+    reads: list[SharedRead] = []
+    for same in alike.values():
+        alone = _alone(wanted_pieces[same[0]], budget)
+        if alone is None:
+            return None
+        found = _of_alike(same, alone, wanted_pieces, budget)
+        reads += [read for read in found if not _joins(read, reads, wanted_pieces, budget)]
+    return reads
+
+
+def _of_alike(
+    numbers: Sequence[int], alone: SharedRead, wanted_pieces: Sequence[WantedPiece], budget: Budget
+) -> list[SharedRead]:
+    """Reads of wanted pieces that differ in names and places only: one for all, two, three, five, …, or one for each.
+
+    Parts of one size cost the same, so that only one of each size is priced.
+    """
+    best = [replace(alone, numbers=(number,)) for number in numbers]
+    of_size: dict[int, SharedRead | None] = {1: alone}
+    for parts in _ways(numbers, len(numbers) - 1):
+        for part in parts:
+            if len(part) not in of_size:
+                of_size[len(part)] = _joined(part, alone.task_bytes, wanted_pieces, budget)
+        found = [(tuple(part), of_size[len(part)]) for part in parts]
+        reads = [replace(read, numbers=part) for part, read in found if read is not None]
+        if len(reads) == len(parts):
+            best = min(best, reads, key=_seconds_of)
+    return best
+
+
+def _joins(
+    alone: SharedRead, reads: list[SharedRead], wanted_pieces: Sequence[WantedPiece], budget: Budget
+) -> bool:
+    """Joins ``alone`` to that of the latest reads that gains most by it; False if none gains."""
+    best, place, gained = alone, -1, 0.0
+    for number in range(max(0, len(reads) - MOST_GROUPS), len(reads)):
+        read = reads[number]
+        numbers = (*read.numbers, *alone.numbers)
+        most = max(read.task_bytes, alone.task_bytes)
+        joined = _joined(numbers, most, wanted_pieces, budget)
+        if joined is not None:
+            gain = seconds(read) + seconds(alone) - seconds(joined)
+            if gain > gained:
+                best, place, gained = replace(joined, numbers=numbers), number, gain
+    if gained:
+        reads[place] = best
+    return gained > 0
+
+
+def _joined(
+    numbers: Sequence[int], most: int, wanted_pieces: Sequence[WantedPiece], budget: Budget
+) -> SharedRead | None:
+    """One read of several wanted pieces. None of them takes more than ``most`` bytes alone."""
+    if any(wanted_pieces[n].target.in_order for n in numbers):
+        return None  # each passes through its own files in order
+    # If one wanted piece already has all the memory for one task, the other may share it.
+    share = budget.task_share(wanted_pieces)
+    memory = share if most <= share else budget.memory
+    return cheapest([wanted_pieces[n] for n in numbers], memory, budget.open_chunks)
+
+
+def _seconds_of(reads: Sequence[SharedRead]) -> float:
+    return sum(seconds(read) for read in reads)
+
+
+MOST_GROUPS = 64
+"""The largest number of groups of fills that is priced, each with its own read."""
+
+MOST_GROUPED = 512
+"""More fills than these form a single group: pricing takes some 20 µs a fill, for each way of grouping."""
+
+
+def _grouped(wanted_pieces: Sequence[WantedPiece], budget: Budget) -> Iterator[list[SharedRead]]:
+    """All fills in one read, in two, three, five, …
+
+    Some of many stacked layers fit into the memory whole; all together would be written in pieces.
+    """
+    order = sorted(range(len(wanted_pieces)), key=lambda n: wanted_pieces[n].piece.source_box.start)
+    most = 1 if len(wanted_pieces) > MOST_GROUPED else min(MOST_GROUPS, len(wanted_pieces) - 1)
+    for parts in _ways(order, most):
+        found = [_read_of(part, wanted_pieces, budget) for part in parts]
+        reads = [read for read in found if read is not None]
+        if len(reads) == len(found):
+            yield reads
+
+
+def _ways(numbers: Sequence[int], most: int) -> Iterator[list[Sequence[int]]]:
+    """All together, then in two parts of about one size, in three, five, …, up to ``most`` parts."""
+    count = 1
+    while count <= most:
+        ends = [number * len(numbers) // count for number in range(count + 1)]
+        yield [numbers[a:b] for a, b in pairwise(ends)]
+        count = -(-count * 3 // 2)
+
+
+def _read_of(
+    numbers: Sequence[int], wanted_pieces: Sequence[WantedPiece], budget: Budget
+) -> SharedRead | None:
+    """One read of these pieces, with the cost of reading in its first fill only; None if it does not fit."""
+    read = _within([wanted_pieces[number] for number in numbers], budget)
+    if read is None:
+        return None
+    first, *others = read.fills
+    fills = [replace(f, price=replace(f.price, decoded_bytes=0, source_bytes=0)) for f in others]
+    return replace(read, fills=(first, *fills), numbers=tuple(numbers))
+
+
+def _within(wanted_pieces: Sequence[WantedPiece], budget: Budget) -> SharedRead | None:
+    read = cheapest(wanted_pieces, budget.task_share(wanted_pieces), budget.open_chunks)
+    return read or cheapest(wanted_pieces, budget.memory, budget.open_chunks)
+
+
+def _alone(wanted: WantedPiece, budget: Budget) -> SharedRead | None:
+    """The read of a wanted piece that shares none; its fill may have the names and places of a wanted piece like it."""
+    key = wanted.geometry_alone
+    if key not in budget.alone:
+        budget.alone[key] = _within([wanted], budget)
+    return budget.alone[key]

@@ -21,9 +21,8 @@ from reshard.errors import MemoryBudgetError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.encoding import Encoding
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
 from reshard.maps.make import Keeping, MadeTensors, in_parts, make_tensors

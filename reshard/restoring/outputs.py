@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from msgspec import Struct
 
 from reshard.errors import FormatError, LayoutError
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype
+from reshard.geometry.grid import Box
 from reshard.restoring.regions import Region
 
 if TYPE_CHECKING:

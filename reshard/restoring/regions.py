@@ -21,9 +21,8 @@ from msgspec import Struct
 from reshard.engine.buffers import aligned_empty
 from reshard.engine.cast import cast_into
 from reshard.engine.task import CastStats
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, numpy_dtype, storage_bytes
-from reshard.geometry.grid import Cuts, Grid, Index
+from reshard.geometry.grid import Box, Cuts, Grid, Index
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -24,18 +24,16 @@ from reshard.layout.layout_map import LayoutMap
 from reshard.layout.read_layout import given_layout
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.layout_tree import (
-    is_layout_tree,
-    is_place,
-    is_struct,
-    layout_over,
-    leaf_above,
-)
 from reshard.planning.target_layouts import (
     SameAxes,
     check_missing_axes,
+    is_layout_tree,
+    is_place,
+    is_struct,
     layout_of,
+    layout_over,
     layout_warnings,
+    leaf_above,
     mesh_of,
     over_mesh,
     replicated_warnings,

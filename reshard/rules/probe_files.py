@@ -10,16 +10,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from reshard.api.conversion import convert
-from reshard.engine.decode.box_stream import BoxStream
-from reshard.engine.decode.stream_plan import Streaming
+from reshard.engine.decode.box_stream import BoxStream, Streaming
 from reshard.errors import MissingError, PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import PathKey
 from reshard.formats.registry import open_reader
 from reshard.formats.target_files import FilesOf
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import PACKED, element_dtype, numpy_dtype
+from reshard.geometry.grid import Box
 from reshard.layout.changes import Changes
 from reshard.maps.example.infer import Example
 from reshard.maps.example.probes import MOST_ELEMENTS, MOST_OF_A_PAIR, make_probes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.geometry.sizes import format_bytes
 from reshard.record import Record, counted, several
 

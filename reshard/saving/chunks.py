@@ -18,9 +18,8 @@ from reshard.formats.chunking import (
     chunk_shape,
     serving_chunk,
 )
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Box, Grid, Index
 from reshard.planning.target_layouts import Layout, split
 from reshard.saving.given_layouts import bare_spec
 from reshard.saving.tensors import LiveTensor

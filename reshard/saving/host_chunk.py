@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from reshard.formats.base import TargetTensor
 from reshard.formats.codecs import encoder_bytes
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.saving.tensors import DeviceShard, LiveTensor
 from reshard.storage.base import ON_DISK, Traits

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, TreeError
 from reshard.formats.orbax.param_names import refuse_same_names
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype
+from reshard.geometry.grid import Box
 from reshard.identity.identity_file import tree_of_identity
 from reshard.identity.leaf_tree import HASH_BYTES, KEPT_BYTES, LeafTree, check_installed
 from reshard.identity.read_leaves import VALUE_BITS, LeafHashing, as_hashed

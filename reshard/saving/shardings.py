@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from reshard.errors import LayoutError
 from reshard.formats.orbax.write.metadata import sharding_value
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.bridges.jax_sharding import layout_from_sharding
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout

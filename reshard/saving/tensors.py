@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from reshard.errors import TreeError
 from reshard.formats.contents import Leaf
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.partitioners import div_cuts, recorded_partitioner
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.saving.shardings import ArraySharding, array_sharding, box_of_index

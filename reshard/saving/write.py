@@ -21,7 +21,7 @@ from reshard.engine.output import TaskOutput
 from reshard.engine.write.chunk_files import write_chunk
 from reshard.errors import StorageError
 from reshard.formats.codecs import encode_chunk
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.saving.chunks import OwnChunk
 from reshard.saving.host_chunk import host_chunk
 from reshard.saving.plan import SavePlan

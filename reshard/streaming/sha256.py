@@ -10,7 +10,7 @@ from reshard.engine.limits import Limits
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.record_names import SHA256_NAME
 from reshard.formats.registry import open_reader
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.storage.location import Location
 from reshard.streaming.tensor_stream import TensorStream
 

@@ -19,8 +19,7 @@ from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.quantized.pairs import quantization
 from reshard.formats.safetensors.write.header import HeaderEntry, safetensors_header
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.tensor_layout import device_boxes

@@ -15,14 +15,13 @@ from msgspec import Struct
 
 from reshard.checksums.sums import digest_of_bytes
 from reshard.engine.buffers import aligned_empty
-from reshard.engine.decode.box_stream import BoxStream
+from reshard.engine.decode.box_stream import BoxStream, Streaming, StreamPlan, plan_stream
 from reshard.engine.decode.chunk_reader import check_recorded
-from reshard.engine.decode.stream_plan import Streaming, StreamPlan, plan_stream
 from reshard.errors import LayoutError, SourceChangedError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Extent, StoredTensor
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, storage_bytes
+from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes
 from reshard.layout.changes import SATURATE
 from reshard.storage.location import file_state, locate

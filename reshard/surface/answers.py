@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from reshard.inspection.checkpoint_info import CheckpointInfo
     from reshard.inspection.layout_preview import LayoutPreview
     from reshard.inspection.run_steps import StepInfo
-    from reshard.planning.time_plan import TimePlan
+    from reshard.planning.estimates import TimePlan
     from reshard.storage.buckets.doctor import BucketReport
     from reshard.storage.leftovers import Leftovers
     from reshard.verification.diff_report import DiffReport

@@ -15,7 +15,7 @@ from reshard.formats.contents import Leaf, StoredTensor
 from reshard.formats.registry import holds_only_tensors
 from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Cast, kind_of
-from reshard.planning.pairing import Pairing, pair_by_name
+from reshard.planning.rules import Pairing, pair_by_name
 from reshard.verification.diff_report import LeafDiff, LeafStatus, no_place_warnings
 from reshard.verification.verify_report import TensorVerdict, Verification
 

@@ -19,7 +19,7 @@ from reshard.maps.given_map import GivenMap
 from reshard.maps.make import in_parts, make_tensors
 from reshard.maps.mapped import Mapped, MappedTensor
 from reshard.maps.mapped_checkpoint import mapped_tensors, unequal
-from reshard.planning.pairing import RulesFrom
+from reshard.planning.rules import RulesFrom
 from reshard.verification.verify_report import TensorVerdict, Verification
 
 

@@ -17,7 +17,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from reshard.checksums.runs import row_major
+from reshard.checksums.tensor_digest import row_major
 from reshard.engine.buffers import ArenaPool
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
@@ -32,8 +32,8 @@ from reshard.formats.missing_chunks import filled_chunks, missing_warnings
 from reshard.formats.registry import open_reader
 from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Changes
+from reshard.planning.planner import open_files_per_task
 from reshard.planning.rules import rewrites
-from reshard.planning.shared_reads import open_files_per_task
 from reshard.verification.compare import AllLeaves, compare_others
 from reshard.verification.diff_report import DiffReport, TensorDiff, no_place_warnings
 from reshard.verification.elements import Comparing, Differences

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.checksums.runs import row_major
+from reshard.checksums.tensor_digest import row_major
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
 from reshard.engine.decode.box_stream import BoxStream
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
-from reshard.geometry.grid import Cuts, Grid
+from reshard.geometry.grid import Box, Cuts, Grid
 from reshard.verification.elements import Comparing, Differences
 from reshard.verification.pair_plan import Pair, PairPlan
 

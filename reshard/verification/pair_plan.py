@@ -1,6 +1,6 @@
 """PairPlan: the plan to stream a box of two tensors side by side, in bands that both sides fill.
 
-Each side is streamed as ``stream_plan`` describes: chunks that several bands need stay open, so that
+Each side is streamed as ``box_stream`` describes: chunks that several bands need stay open, so that
 each is decoded once. If the budget does not allow that for both sides, bands become larger, and chunks of one side, or
 of both, are decoded again for each band. The plan that decodes least is chosen.
 """
@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from reshard.engine.decode.stream_plan import LEAST_BAND_BYTES, Streaming
+from reshard.engine.decode.box_stream import LEAST_BAND_BYTES, Streaming
 from reshard.errors import MemoryBudgetError
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.geometry.row_major import Cut
 from reshard.planning.planner import allowed_text
-from reshard.planning.task_memory import BAND_BYTES, TASK_OVERHEAD_BYTES
+from reshard.planning.task_cost import BAND_BYTES, TASK_OVERHEAD_BYTES
 from reshard.verification.elements import COMPARE_BYTES
 
 MIB = 1 << 20

@@ -46,7 +46,7 @@ from reshard.formats.slices.file_digests import (
 )
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap, map_of
-from reshard.planning.pairing import (
+from reshard.planning.rules import (
     Pairing,
     pair_by_record,
     pair_by_rules,

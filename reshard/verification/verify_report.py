@@ -20,7 +20,7 @@ from reshard.documents.comparisons import (
 from reshard.documents.shared import document_of
 from reshard.formats.slices.file_digests import FileVerdict
 from reshard.layout.changes import Changes
-from reshard.planning.pairing import RulesFrom
+from reshard.planning.rules import RulesFrom
 from reshard.record import Record, counted, several, warned
 from reshard.verification.diff_report import LeafDiff
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reshard.checksums import crc as crc_linear
-from reshard.checksums import runs
+from reshard.checksums import tensor_digest
 from reshard.checksums.tensor_digest import (
     CRC32C,
     CRC64NVME,
@@ -19,9 +19,8 @@ from reshard.checksums.tensor_digest import (
     finish,
     linear_of_box,
 )
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import DTYPES, numpy_dtype
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 
 CRCS = [CRC64NVME, CRC32C]
 both = pytest.mark.parametrize("crc", CRCS, ids=lambda crc: crc.name)
@@ -72,7 +71,7 @@ def test_gaps_between_runs_are_free_of_the_piece_before():
         array, total = random_array((100, columns), 4), 0
         for box in (Box((0, 0), (100, width)), Box((0, width), (100, columns))):
             total ^= linear_of_box(CRC64NVME, array[box.slices], box, array.shape)
-            assert runs.runs_of(box.shape, array.shape, 4).way == "wide"
+            assert tensor_digest.runs_of(box.shape, array.shape, 4).way == "wide"
         assert finish(CRC64NVME, total, array.nbytes) == plain(CRC64NVME, array.tobytes())
 
 
@@ -142,7 +141,7 @@ def test_every_element_type(form, dtype):
 
 def test_the_cases_above_take_every_way():
     ways = {
-        runs.runs_of(box, shape, size).way
+        tensor_digest.runs_of(box, shape, size).way
         for shape, box, size in [
             ((700, 800), (300, 200), 2),
             ((5000, 1064), (5000, 3), 4),
@@ -243,11 +242,11 @@ def test_tables_are_bounded_and_read_only():
 
 
 def test_merged_runs_are_as_long_as_they_can_be():
-    assert runs.runs_of((4, 2, 8), (4, 3, 8), 2).counts == (4,)
-    assert runs.runs_of((4, 2, 8), (4, 3, 8), 2).run_bytes == 32
-    assert runs.runs_of((2, 3, 8), (4, 3, 8), 2).counts == ()
-    assert runs.runs_of((2, 3, 4), (4, 3, 8), 2).counts == (6,)
-    assert runs.runs_of((1, 1, 4), (4, 3, 8), 2).counts == ()
+    assert tensor_digest.runs_of((4, 2, 8), (4, 3, 8), 2).counts == (4,)
+    assert tensor_digest.runs_of((4, 2, 8), (4, 3, 8), 2).run_bytes == 32
+    assert tensor_digest.runs_of((2, 3, 8), (4, 3, 8), 2).counts == ()
+    assert tensor_digest.runs_of((2, 3, 4), (4, 3, 8), 2).counts == (6,)
+    assert tensor_digest.runs_of((1, 1, 4), (4, 3, 8), 2).counts == ()
 
 
 def test_import_does_not_load_awscrt():

@@ -14,8 +14,8 @@ from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.planning.planner import Demand, make_plan
-from reshard.planning.tensor_plan import Side
+from reshard.planning.planner import WantedPiece, make_plan
+from reshard.planning.plans import Side
 
 TRAINED = DeviceMesh((4, 2), ("data", "model"))
 SERVED = DeviceMesh((8,), ("model",))
@@ -54,15 +54,15 @@ def planned(
     dropped: tuple[str, ...] = (),
 ) -> ConversionPlan:
     """The plan that the planner makes for zstd sources and raw targets."""
-    demands = [
-        Demand(
+    wanted_pieces = [
+        WantedPiece(
             Piece.whole(source, target),
             Side(source, "zstd:3", False, 3 << 20),
             Side(target, "raw+crc32c", True, 0),
         )
         for source, target in pairs
     ]
-    plan = make_plan(demands, 1 << 30, 2, 5 << 20)
+    plan = make_plan(wanted_pieces, 1 << 30, 2, 5 << 20)
     tensors = tuple(PlannedTensor(m.source.spec, m.target.spec, m) for m in list(plan.fills))
     return ConversionPlan(
         "ckpt/1000", "served", plan, tensors, carried, dropped, warnings, free_bytes=64 << 30

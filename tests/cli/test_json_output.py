@@ -39,7 +39,7 @@ from reshard.identity.weights_identity import TensorIdentity
 from reshard.inspection.layout_preview import preview
 from reshard.layout.changes import Changes
 from reshard.layout.read_layout import parse_layout
-from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.plans import MultiPlan
 from reshard.record import values
 from reshard.storage.buckets.doctor import BucketCheck, BucketReport
 from reshard.storage.leftovers import Leftovers

@@ -12,17 +12,16 @@ from msgspec.structs import replace
 from reshard.checksums.crc import CRC32C
 from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.conversion.proof import check_sources
+from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import Task
-from reshard.engine.tensor_book import TensorResult
 from reshard.engine.write.sinks import PieceSink
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.slices.slice_file import digest_of
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Fill, Plan, TensorPlan
+from reshard.planning.plans import Fill, Plan, TensorPlan
 from tests.engine.stores import (
     RAW,
     RAW_CRC,

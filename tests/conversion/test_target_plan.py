@@ -164,7 +164,7 @@ def test_names_dtypes_and_what_is_left_out():
         "note",
     ]
     assert target.dropped == ("opt",)
-    assert [(r.piece.source, r.piece.target) for r in target.demands] == [
+    assert [(r.piece.source, r.piece.target) for r in target.wanted_pieces] == [
         ("a/kernel", "model/kernel"), ("a/bias", "model/bias"),
     ]  # fmt: skip
 
@@ -229,17 +229,17 @@ def test_too_many_chunks():
 
 
 def test_the_planner_gets_the_codecs_of_both_sides():
-    (demand,) = make_target(source(KERNEL), options("zstd")).demands
-    assert (demand.source.codec, demand.target.codec) == ("zstd:3", "zstd:1+crc32c")
-    assert not demand.target.raw
-    (raw,) = make_target(source(KERNEL), options()).demands
+    (wanted,) = make_target(source(KERNEL), options("zstd")).wanted_pieces
+    assert (wanted.source.codec, wanted.target.codec) == ("zstd:3", "zstd:1+crc32c")
+    assert not wanted.target.raw
+    (raw,) = make_target(source(KERNEL), options()).wanted_pieces
     assert raw.target.raw
 
 
 def test_a_database_takes_whole_chunks_and_copies_of_them():
     chunk = 1024 * 2048 * 4
-    (plain,) = make_target(source(KERNEL), options()).demands
-    (packed,) = make_target(source(KERNEL), options(ocdbt=True)).demands
+    (plain,) = make_target(source(KERNEL), options()).wanted_pieces
+    (packed,) = make_target(source(KERNEL), options(ocdbt=True)).wanted_pieces
     assert not packed.target.raw
     assert packed.target.stream_bytes - plain.target.stream_bytes == 2 * chunk
 

@@ -13,20 +13,17 @@ import numpy as np
 import pytest
 
 from reshard.conversion.resume.journal import read_results, record_of
-from reshard.engine.books import Books, DoneUnits, TargetRun
+from reshard.engine.books import Books, DoneUnits, TargetRun, TensorResult
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
-from reshard.engine.tensor_book import TensorResult
 from reshard.formats.encoding import Encoding
 from reshard.formats.slices.slice_file import digest_of
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.piece import Piece
-from reshard.planning.planner import Demand, make_multi_plan
-from reshard.planning.tensor_plan import Side
+from reshard.planning.planner import WantedPiece, make_multi_plan
+from reshard.planning.plans import MultiPlan, Side
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, Folder, Store, tensor
 from tests.equal import assert_same
 
@@ -43,7 +40,7 @@ class Conversion:
 
     def __post_init__(self) -> None:
         self.stores = [Store(self.root / f"source{n}") for n in range(2)]
-        self.requests: list[Demand] = []
+        self.requests: list[WantedPiece] = []
         self.expected: dict[str, np.ndarray] = {}
         self.targets: dict[str, TensorSpec] = {}
 
@@ -73,7 +70,7 @@ class Conversion:
         else:
             spec = self.stores[piece.checkpoint].tensors[piece.source].spec
             source = Side(spec, "zstd:1", False, 1 << 16)
-        self.requests.append(Demand(piece, source, side))
+        self.requests.append(WantedPiece(piece, source, side))
 
     def plan(self, memory: int = 64 * MIB) -> MultiPlan:
         return make_multi_plan([self.requests], memory, 2)

@@ -13,25 +13,22 @@ import zstandard
 from hypothesis import strategies as st
 
 from reshard.documents.shared import Strategy
-from reshard.engine.books import Books, DoneUnits, TargetRun
+from reshard.engine.books import Books, DoneUnits, TargetRun, TensorResult
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.engine.run import run_batches
 from reshard.engine.task import Task
 from reshard.engine.task_stream import task_batches
-from reshard.engine.tensor_book import TensorResult
 from reshard.formats.base import Reader
 from reshard.formats.contents import Extent, Leaf, PathKey, StoredTensor
 from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import Place
 from reshard.formats.slices.slice_file import digest_of
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import numpy_dtype
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Box, Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Fill, Plan, Price, Side, TensorPlan
+from reshard.planning.plans import Fill, MultiPlan, Plan, Price, Side, TensorPlan
 from tests.formats.orbax.decode import crc32c, decode
 from tests.orbax_trees import random_array
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.part_units import ALL, part_ranges
+from reshard.engine.read_tasks import ALL, part_ranges
 from reshard.storage.parts import Part
 
 weights = st.lists(st.integers(0, 1 << 40), min_size=1, max_size=20)

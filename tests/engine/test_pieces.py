@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reshard.errors import PlanError
 from reshard.formats.slices.slice_file import digest_of
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.geometry.view import View
 from reshard.planning.piece import Piece
 from tests.engine.pieces import ENCODINGS, MIB, Conversion, moved

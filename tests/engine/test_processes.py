@@ -17,9 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from reshard.engine import processes
-from reshard.engine.executor import run_tasks
-from reshard.engine.processes import Processes, own_processes
+from reshard.engine import executor
+from reshard.engine.executor import Processes, own_processes, run_tasks
 from reshard.errors import CorruptError, ReshardError
 from tests.living import is_running
 from tests.robustness.leaks import nothing_leaks
@@ -132,7 +131,7 @@ def test_no_processes_where_none_can_be_started(tmp_path, monkeypatch, text):
     python.write_text(f"#!/bin/sh\n{text}\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr(processes, "START_SECONDS", 0.5)
+    monkeypatch.setattr(executor, "START_SECONDS", 0.5)
     with nothing_leaks(tmp_path):
         assert Processes.started(2, 2) is None
 
@@ -146,7 +145,7 @@ def test_no_processes_where_the_program_is_no_interpreter(tmp_path, monkeypatch,
 
 PARENT = """
     import os, sys, time
-    from reshard.engine.processes import own_processes
+    from reshard.engine.executor import own_processes
     with own_processes(2, 4) as found:
         print(*{found.submit(os.getpid).result() for _ in range(8)}, flush=True)
         waiting = [found.submit(time.sleep, 60) for _ in range(4)]

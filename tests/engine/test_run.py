@@ -16,7 +16,7 @@ from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.errors import VerificationError
 from reshard.geometry.grid import Grid
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
 from tests.engine.stores import (
     RAW,
     RAW_CRC,

@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reshard.engine.books import Books, DoneUnits, TargetRun
+from reshard.engine.books import Books, DoneUnits, TargetRun, TensorResult
 from reshard.engine.movers import one_task
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
-from reshard.engine.tensor_book import TensorResult
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes
@@ -25,10 +24,9 @@ from reshard.formats.encoding import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid
-from reshard.planning.multi_plan import FillAt, MultiPlan, Read
 from reshard.planning.piece import Piece
-from reshard.planning.strategies import Choice, Demand, choices
-from reshard.planning.tensor_plan import Fill, Plan, Side, TensorPlan
+from reshard.planning.plans import Fill, FillAt, MultiPlan, Plan, Read, Side, TensorPlan
+from reshard.planning.strategies import SharedRead, WantedPiece, possible_reads
 from tests.engine.stores import (
     CASTS,
     RAW,
@@ -54,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("dirty_buffers")
 class Several:
     """A way from one tensor to several targets, what is in the tensor, and how all ends are stored."""
 
-    choice: Choice
+    shared: SharedRead
     values: np.ndarray
     source: Encoding
     targets: tuple[Encoding, ...]
@@ -62,7 +60,7 @@ class Several:
 
     def expected(self, number: int) -> np.ndarray:
         with np.errstate(all="ignore"):
-            return self.values.astype(numpy_dtype(self.choice.fills[number].piece.target_dtype))
+            return self.values.astype(numpy_dtype(self.shared.fills[number].piece.target_dtype))
 
 
 def ended(spec, encoding: Encoding, *, is_target: bool, packed: bool = False) -> Side:
@@ -79,7 +77,7 @@ def several(draw: st.DrawFn) -> Several:
     dtype = draw(st.sampled_from(SOURCES))
     source = tensor("in/w", shape, draw(chunk_shapes(shape)), dtype)
     encoding = draw(st.sampled_from((RAW, RAW_CRC, ZSTD, ZSTD_CRC)))
-    demands, encodings, packed = [], [], []
+    wanted_pieces, encodings, packed = [], [], []
     for number in range(draw(st.integers(2, 3))):
         target_dtype = draw(st.sampled_from((dtype, dtype, *CASTS[dtype])))
         chunk = draw(st.one_of(chunk_shapes(shape), st.just(source.chunk_shape)))
@@ -90,29 +88,29 @@ def several(draw: st.DrawFn) -> Several:
             ended(source, encoding, is_target=False),
             ended(target, encodings[-1], is_target=True, packed=packed[-1]),
         )
-        demands.append(Demand(Piece.whole(source, target), *sides))
+        wanted_pieces.append(WantedPiece(Piece.whole(source, target), *sides))
     memory = draw(st.sampled_from((0, 64 * MIB)))
-    found = list(choices(demands, memory, 64))
+    found = list(possible_reads(wanted_pieces, memory, 64))
     if not found:  # some would travel encoded, and others not
-        demands, encodings, packed = demands[:1], encodings[:1], packed[:1]
-        found = list(choices(demands, memory, 64))
-    choice = draw(st.sampled_from(found))
-    if choice.fills[0].strategy != "whole":
+        wanted_pieces, encodings, packed = wanted_pieces[:1], encodings[:1], packed[:1]
+        found = list(possible_reads(wanted_pieces, memory, 64))
+    shared = draw(st.sampled_from(found))
+    if shared.fills[0].strategy != "whole":
         band = draw(st.sampled_from((1, 40, 300, 1 << 20)))
-        choice = with_bands(choice, band)
+        shared = with_bands(shared, band)
     values = draw(random_values(shape, dtype))
-    return Several(choice, values, encoding, tuple(encodings), tuple(packed))
+    return Several(shared, values, encoding, tuple(encodings), tuple(packed))
 
 
-def with_bands(choice: Choice, nbytes: int) -> Choice:
-    fills = tuple(replace(fill, band_bytes=nbytes) for fill in choice.fills)
-    return replace(choice, fills=fills)
+def with_bands(shared: SharedRead, nbytes: int) -> SharedRead:
+    fills = tuple(replace(fill, band_bytes=nbytes) for fill in shared.fills)
+    return replace(shared, fills=fills)
 
 
-def multi_plan(choice: Choice) -> MultiPlan:
-    plans = tuple(Plan((TensorPlan((fill,)),), 64 * MIB, 2) for fill in choice.fills)
-    places = tuple(FillAt(number, 0) for number in range(len(choice.fills)))
-    return MultiPlan(plans, (Read.of(places, choice.fills, choice.units),))
+def multi_plan(shared: SharedRead) -> MultiPlan:
+    plans = tuple(Plan((TensorPlan((fill,)),), 64 * MIB, 2) for fill in shared.fills)
+    places = tuple(FillAt(number, 0) for number in range(len(shared.fills)))
+    return MultiPlan(plans, (Read.of(places, shared.fills, shared.units),))
 
 
 def carry_out(
@@ -120,18 +118,18 @@ def carry_out(
 ) -> tuple[list[TensorResult], list[Folder], int]:
     """What became of each target; with ``done`` only the rest is moved, after a first run of those."""
     store = Store(root / "source")
-    store.add(case.choice.fills[0].source.spec, case.values, case.source)
+    store.add(case.shared.fills[0].source.spec, case.values, case.source)
     folders = [Folder(packed) for packed in case.packed]
-    plan = multi_plan(case.choice)
+    plan = multi_plan(case.shared)
     outputs = [
         TargetOutput(folder, {move.target.spec.name: encoding}, str(root / str(n)), f"t{n}")
         for n, (folder, move, encoding) in enumerate(
-            zip(folders, case.choice.fills, case.targets, strict=True)
+            zip(folders, case.shared.fills, case.targets, strict=True)
         )
     ]
     books = list(map(Books, plan.plans, outputs))
     read = 0
-    before = [] if done is None else [list(map(_others, done, case.choice.fills))]
+    before = [] if done is None else [list(map(_others, done, case.shared.fills))]
     for some in [*before, done or [None] * len(outputs)]:
         runs = list(map(TargetRun, outputs, books, some))
         read += run_batches(task_batches(plan, [store], runs), runs, 64 * MIB, 2)
@@ -160,7 +158,7 @@ def test_every_target_has_every_bit(case):
 def test_targets_that_are_done_to_different_extents_are_completed(case, data):
     """As after a kill: of each target other units are done."""
     done = []
-    for move in case.choice.fills:
+    for move in case.shared.fills:
         units = DoneUnits(Plan((TensorPlan((move,)),), 0, 1))
         for unit in data.draw(st.sets(st.integers(0, move.units.count - 1))):
             units.add(0, unit)
@@ -173,7 +171,7 @@ def test_targets_that_are_done_to_different_extents_are_completed(case, data):
 
 def check(case: Several, root: Path, results, folders) -> None:
     for number, (move, result, folder) in enumerate(
-        zip(case.choice.fills, results, folders, strict=True)
+        zip(case.shared.fills, results, folders, strict=True)
     ):
         found = folder.read(root / str(number), move.target.spec, case.targets[number])
         assert_same(found, case.expected(number))
@@ -190,20 +188,20 @@ def by_hand(strategies, units, band=200):
     """A float32 tensor to two targets of the same chunks, the second cast."""
     source = tensor("in/w", (32, 24), (8, 12))
     targets = [tensor("out/0", (32, 24), (16, 6)), tensor("out/1", (32, 24), (16, 6), "bfloat16")]
-    demands = [
-        Demand(
+    wanted_pieces = [
+        WantedPiece(
             Piece.whole(source, target),
             ended(source, ZSTD, is_target=False),
             ended(target, RAW_CRC, is_target=True),
         )
         for target in targets
     ]
-    every = choices(demands, 64 * MIB, 64)
+    every = possible_reads(wanted_pieces, 64 * MIB, 64)
     found = [c for c in every if [fill.strategy for fill in c.fills] == strategies]
-    choice = with_bands(found[0], band)
-    assert choice.units == units
+    shared = with_bands(found[0], band)
+    assert shared.units == units
     values = np.random.default_rng(0).normal(size=(32, 24)).astype(np.float32)
-    return Several(choice, values, ZSTD, (RAW_CRC, RAW_CRC), (False, False))
+    return Several(shared, values, ZSTD, (RAW_CRC, RAW_CRC), (False, False))
 
 
 SCATTER = (["scatter", "scatter"], Grid.regular((32, 24), (8, 12)))
@@ -254,7 +252,7 @@ def test_an_error_of_the_source_is_about_all_targets(kind, tmp_path, monkeypatch
     def damaged(store, spec, values, encoding):
         add(store, spec, values, encoding)
         data = bytearray(store.path.read_bytes())
-        data[0] ^= 255  # of the frame's magic number
+        data[0] ^= 255  # of the box's magic number
         store.path.write_bytes(data)
 
     monkeypatch.setattr(Store, "add", damaged)

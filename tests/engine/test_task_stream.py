@@ -16,11 +16,11 @@ from reshard.engine.task_stream import BATCH_BYTES, BATCH_TASKS
 from reshard.errors import MemoryBudgetError
 from reshard.formats.contents import Extent, StoredTensor
 from reshard.formats.file_map import Place
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.planning.piece import Piece
-from reshard.planning.planner import Demand, make_plan
-from reshard.planning.task_memory import RECORD_BYTES
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.planner import WantedPiece, make_plan
+from reshard.planning.plans import Plan, TensorPlan
+from reshard.planning.task_cost import RECORD_BYTES
 from tests.engine.stores import (
     RAW,
     RAW_CRC,
@@ -33,7 +33,7 @@ from tests.engine.stores import (
     side,
     tensor,
 )
-from tests.planning.strategies import demands
+from tests.planning.strategies import wanted_pieces
 
 
 def tasks_of(case: Case, tmp_path):
@@ -82,15 +82,15 @@ def test_a_task_can_be_sent_to_another_process(tmp_path_factory, case):
 
 def planned(sizes, tmp_path):
     """Rows to columns, one float32 tensor of ``n × n`` for each size."""
-    store, demands = Store(tmp_path / "source"), []
+    store, wanted_pieces = Store(tmp_path / "source"), []
     for number, size in enumerate(sizes):
         source = tensor(f"w{number}", (size, size), (max(1, size // 4), size))
         target = tensor(f"w{number}", (size, size), (size, max(1, size // 4)))
         store.add(source, np.ones((size, size), np.float32), RAW)
         sides = side(source, ZSTD), side(target, RAW_CRC)
-        demands.append(Demand(Piece.whole(source, target), *sides))
+        wanted_pieces.append(WantedPiece(Piece.whole(source, target), *sides))
     encodings = {f"w{n}": RAW_CRC for n in range(len(sizes))}
-    plan = make_plan(demands, 256 << 20, 2)
+    plan = make_plan(wanted_pieces, 256 << 20, 2)
     return plan, list(batches(plan, store, TargetOutput(Folder(), encodings, "")))
 
 
@@ -121,7 +121,7 @@ def test_tensors_without_elements_have_no_tasks(tmp_path):
     spec = tensor("w", (0, 4), (1, 4))
     store.add(spec, np.zeros((0, 4), np.float32), RAW)
     plan = make_plan(
-        [Demand(Piece.whole(spec, spec), side(spec, RAW), side(spec, RAW))], 64 << 20, 1
+        [WantedPiece(Piece.whole(spec, spec), side(spec, RAW), side(spec, RAW))], 64 << 20, 1
     )
     assert list(batches(plan, store, TargetOutput(Folder(), {"w": RAW}, ""))) == []
 
@@ -129,8 +129,8 @@ def test_tensors_without_elements_have_no_tasks(tmp_path):
 class Everywhere:
     """A reader and writer of nothing: every chunk lies somewhere and has a file."""
 
-    def __init__(self, demand: Demand) -> None:
-        spec = demand.source.spec
+    def __init__(self, wanted: WantedPiece) -> None:
+        spec = wanted.source.spec
         self.tensors = {spec.name: StoredTensor(spec, ZSTD, bytes(spec.itemsize), False)}
 
     def locate(self, name, index):  # noqa: ARG002  of the interface
@@ -141,7 +141,9 @@ class Everywhere:
 
 
 @settings(deadline=None, max_examples=40)
-@given(demands(max_size=1000), st.sampled_from([16 << 20, 64 << 20, 1 << 30]), st.integers(1, 3))
+@given(
+    wanted_pieces(max_size=1000), st.sampled_from([16 << 20, 64 << 20, 1 << 30]), st.integers(1, 3)
+)
 def test_no_task_takes_more_buffers_than_its_plan_allows(request_, memory, workers):
     try:
         plan = make_plan([request_], memory, workers)

@@ -41,9 +41,9 @@ def hold_back(client: Client, folder: Path) -> None:
 def _hold_back(folder: str) -> None:
     import time
 
-    from reshard.engine import batch
+    from reshard.engine import run
 
-    inner, count = batch.execute, 0
+    inner, count = run.execute, 0
 
     def held(*arguments: Any) -> Any:
         nonlocal count
@@ -62,4 +62,4 @@ def _hold_back(folder: str) -> None:
         note.with_suffix(".ended").write_text("done")
         return made
 
-    batch.execute = held
+    run.execute = held

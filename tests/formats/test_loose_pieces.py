@@ -25,8 +25,7 @@ from reshard.formats.loose_pieces import (
     unsplit_grid,
     with_parts_joined,
 )
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.geometry.row_major import span
 from reshard.storage.location import locate
 from tests.geometry.tilings import tilings

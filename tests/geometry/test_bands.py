@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.geometry.bands import Band, band_capacity, bands, row_bytes
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
+from reshard.geometry.row_major import Band, band_capacity, bands, row_bytes
 
 
 @st.composite

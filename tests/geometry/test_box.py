@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 SHAPE = (5, 6, 4)
 

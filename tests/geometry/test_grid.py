@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import LayoutError
-from reshard.geometry.box import Box
-from reshard.geometry.grid import MAX_PARTS, Grid
+from reshard.geometry.grid import MAX_PARTS, Box, Grid
 
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 
 def split(draw: st.DrawFn, box: Box, depth: int) -> list[Box]:

@@ -12,8 +12,7 @@ import pytest
 import reshard
 from reshard.formats.contents import StoredTensor
 from reshard.formats.encoding import Encoding
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.identity import read_leaves
 from reshard.identity.read_leaves import (
     LeafBlock,

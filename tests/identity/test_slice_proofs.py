@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import reshard
 from reshard.errors import CorruptError, LayoutError, MissingError, VerificationError
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.identity.leaf_tree import LeafTree
 from reshard.identity.slice_proof import aligned_slice, check_slice, proof_hashes
 from tests import identity_by_recursion as by_recursion

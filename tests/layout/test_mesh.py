@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import LayoutError
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.layout.device_mesh import MAX_DEVICES, DeviceMesh, parse_mesh
 from reshard.layout.tensor_layout import TensorLayout, device_boxes
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import LayoutError
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.layout.tensor_spec import SaveSliceInfo
 
 

@@ -15,10 +15,9 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.given_map import map_of
 from reshard.maps.mapped import Mapped
 from reshard.maps.template import Template
-from reshard.planning import frame, shared_reads
-from reshard.planning.multi_plan import MultiPlan
-from reshard.planning.planner import Demand, make_multi_plan
-from reshard.planning.tensor_plan import Side
+from reshard.planning import planner, read_box
+from reshard.planning.planner import WantedPiece, make_multi_plan
+from reshard.planning.plans import MultiPlan, Side
 
 LAYERS, EXPERTS = 20, 50
 SHAPE = (16, 8)
@@ -56,14 +55,14 @@ def planned(
 ) -> MultiPlan:
     """The plan of a map; sources are of this shape, compressed, in these chunks or whole."""
     stored, chunk = Grid.regular(shape, chunk or shape), chunk or shape
-    demands = []
+    wanted_pieces = []
     for tensor in mapping.tensors:
         spec = replace(tensor.spec, chunk_shape=None if raw else tensor.spec.shape)
         target = Side(spec, "raw" if raw else "zstd:3", raw, 0 if raw else 1 << 16)
         for piece in tensor.pieces:
             source = TensorSpec(piece.source, shape, "float32", stored, chunk)
-            demands.append(Demand(piece, Side(source, "zstd:1", False, 1 << 20), target))
-    return make_multi_plan([demands], 256 << 20, 2)
+            wanted_pieces.append(WantedPiece(piece, Side(source, "zstd:1", False, 1 << 20), target))
+    return make_multi_plan([wanted_pieces], 256 << 20, 2)
 
 
 def test_a_rule_looks_only_at_names_with_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +89,7 @@ def test_copies_are_priced_once_for_each_number_that_shares_a_read(raw: bool) ->
         copies = [{"to": f"copy.{n}", "same_as": "w"} for n in range(count)]
         mapping = made({"map": [{"from": "w", "to": "w"}, *copies]}, {"w": (64, 64)})
         with pytest.MonkeyPatch.context() as patch:
-            steps = Steps(patch, shared_reads, "cheapest")
+            steps = Steps(patch, planner, "cheapest")
             plan = planned(mapping, (64, 64), raw=raw)
         assert sum(len(read.fills) for read in plan.reads) == count + 1
         assert len(plan.reads) == 1
@@ -106,7 +105,7 @@ def test_experts_of_a_stacked_tensor_are_priced_by_their_kind(
 ) -> None:
     rule = {"from": "w", "to": "layers.{l}.experts.{x}.w", "shape": "l x e f -> f e"}
     mapping = made({"map": [rule]}, {"w": STACKED})
-    steps = Steps(monkeypatch, frame, "price")
+    steps = Steps(monkeypatch, read_box, "price")
     plan = planned(mapping, STACKED, chunk, raw=raw)
     assert sum(len(read.fills) for read in plan.reads) == LAYERS * EXPERTS
     assert 0 < steps.count < 100
@@ -116,7 +115,7 @@ def test_experts_that_are_stacked_are_priced_by_their_kind(monkeypatch: pytest.M
     rule = {"from": "layers.{l}.experts.{x}.w", "to": "w", "shape": "e f -> l x f e"}
     names = itertools.product(range(LAYERS), range(EXPERTS))
     mapping = made({"map": [rule]}, {f"layers.{n}.experts.{m}.w": SHAPE for n, m in names})
-    steps = Steps(monkeypatch, shared_reads, "cheapest")
+    steps = Steps(monkeypatch, planner, "cheapest")
     plan = planned(mapping, SHAPE)
     assert len(plan.reads) == LAYERS * EXPERTS
     assert 0 < steps.count < 10
@@ -128,7 +127,7 @@ def test_what_repeats_is_priced_by_its_kind(chunk: tuple[int, ...] | None) -> No
         rule = {"from": "w", "to": "w", "shape": "e f -> r e f"}
         mapping = made({"map": [rule], "sizes": {"r": count}}, {"w": SHAPE})
         with pytest.MonkeyPatch.context() as patch:
-            steps = Steps(patch, frame, "_stored")
+            steps = Steps(patch, read_box, "_stored")
             plan = planned(mapping, SHAPE, chunk)
         assert sum(len(read.fills) for read in plan.reads) == count
         return steps.count

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from reshard.errors import LayoutError, PlanError
 from reshard.patterns import compile as compiling
-from reshard.patterns.compile import Pattern, compile_pattern, shown
+from reshard.patterns.compile import Names, Pattern, compile_pattern, shown
 from reshard.patterns.dialect import MAX_DEPTH, MAX_LENGTH
-from reshard.patterns.names import Names
 
 ATOMS = (
     "a", "b", "k", "/", "_", "1", ".", r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", "[ab]", "[^a]", r"[^\d]", "[a-k1]",

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for shapes, grids and planner demands."""
+"""Hypothesis strategies for shapes, grids and planner wanted pieces."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.planning.planner import Demand
-from reshard.planning.tensor_plan import Side
+from reshard.planning.planner import WantedPiece
+from reshard.planning.plans import Side
 
 DTYPES = ("float32", "bfloat16", "int8", "complex128")
 
@@ -24,14 +24,14 @@ def chunked(draw: st.DrawFn, max_rank: int = 3, max_size: int = 12):
 
 
 @st.composite
-def demands(draw: st.DrawFn, max_rank: int = 3, max_size: int = 12):
-    """A demand with any pair of chunk grids, raw or compressed on either side."""
+def wanted_pieces(draw: st.DrawFn, max_rank: int = 3, max_size: int = 12):
+    """A wanted piece with any pair of chunk grids, raw or compressed on either side."""
     shape, source_chunk, target_chunk = draw(chunked(max_rank, max_size))
     dtype, target_dtype = draw(st.sampled_from(DTYPES)), draw(st.sampled_from(DTYPES))
     source = TensorSpec("a/b", shape, dtype, Grid.regular(shape, source_chunk), source_chunk)
     target = TensorSpec("c", shape, target_dtype, Grid.regular(shape, target_chunk), target_chunk)
     raw_source, raw_target = draw(st.booleans()), draw(st.booleans())
-    return Demand(
+    return WantedPiece(
         Piece.whole(source, target),
         Side(source, "raw" if raw_source else "zstd:1", raw_source, 0 if raw_source else 1 << 20),
         Side(target, "raw" if raw_target else "zstd:1", raw_target, 0 if raw_target else 1 << 16),

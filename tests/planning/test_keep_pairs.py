@@ -6,8 +6,7 @@ import pytest
 
 from reshard.errors import PlanError
 from reshard.formats.quantized.pairs import QuantizedPair, find_pairs
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.keep_pairs import refuse_cut, refuse_parted
 from reshard.planning.piece import Piece

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reshard.errors import MemoryBudgetError
-from reshard.planning.task_memory import INCLUDED_BYTES, bytes_beside, counted_bytes
+from reshard.planning.task_cost import INCLUDED_BYTES, bytes_beside, counted_bytes
 
 MIB = 1 << 20
 

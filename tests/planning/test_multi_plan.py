@@ -13,17 +13,17 @@ from reshard.errors import MemoryBudgetError
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.planning.planner import Demand, make_multi_plan, make_plan, smallest_memory
-from reshard.planning.tensor_plan import Side
-from tests.planning.strategies import chunked, demands, pairs
+from reshard.planning.planner import WantedPiece, make_multi_plan, make_plan, smallest_memory
+from reshard.planning.plans import Side
+from tests.planning.strategies import chunked, pairs, wanted_pieces
 
 MIB = 1 << 20
 
 
-def demand(shape, source_chunk, target_chunk, *, raw=True, dtype="float32", name="w"):
+def wanted(shape, source_chunk, target_chunk, *, raw=True, dtype="float32", name="w"):
     source = TensorSpec(name, shape, "float32", Grid.regular(shape, source_chunk), source_chunk)
     target = TensorSpec(name, shape, dtype, Grid.regular(shape, target_chunk), target_chunk)
-    return Demand(
+    return WantedPiece(
         Piece.whole(source, target),
         Side(source, "zstd:1", False, 1 << 20),
         Side(target, "raw" if raw else "zstd:3", raw, 0 if raw else 1 << 16),
@@ -32,12 +32,12 @@ def demand(shape, source_chunk, target_chunk, *, raw=True, dtype="float32", name
 
 @st.composite
 def groups(draw: st.DrawFn):
-    """Demands of one tensor to two or three targets, each with chunks and an encoding of its own."""
+    """Wanted pieces of one tensor to two or three targets, each with chunks and an encoding of its own."""
     shape, source_chunk, _ = draw(chunked())
     chunks = st.tuples(*(st.integers(1, n) for n in shape))
     dtypes = st.sampled_from(("float32", "bfloat16", "float64"))
     return [
-        [demand(shape, source_chunk, draw(chunks), raw=draw(st.booleans()), dtype=draw(dtypes))]
+        [wanted(shape, source_chunk, draw(chunks), raw=draw(st.booleans()), dtype=draw(dtypes))]
         for _ in range(draw(st.integers(2, 3)))
     ]
 
@@ -64,7 +64,7 @@ def test_a_read_keeps_what_its_targets_need(of_targets, mib, workers):
 
 
 @settings(deadline=None)
-@given(demands(), st.integers(0, 64), st.integers(1, 3))
+@given(wanted_pieces(), st.integers(0, 64), st.integers(1, 3))
 def test_one_target_is_planned_as_alone(one, mib, workers):
     memory = smallest_memory(one) + mib * MIB
     alone = make_plan([one], memory, workers)
@@ -78,9 +78,9 @@ def test_raw_targets_of_other_meshes_and_types_share_one_decoding():
     shape = (8192, 8192)
     plan = make_multi_plan(
         [
-            [demand(shape, (1024, 8192), (8192, 1024))],
-            [demand(shape, (1024, 8192), (2048, 8192), dtype="bfloat16")],
-            [demand(shape, (1024, 8192), (4096, 4096), raw=False)],
+            [wanted(shape, (1024, 8192), (8192, 1024))],
+            [wanted(shape, (1024, 8192), (2048, 8192), dtype="bfloat16")],
+            [wanted(shape, (1024, 8192), (4096, 4096), raw=False)],
         ],
         1024 * MIB,
         2,
@@ -94,8 +94,8 @@ def test_what_the_budget_forces_to_be_read_again_is_said():
     """Two compressed targets with chunks of 64 MiB: there is room for those of one at a time."""
     shape = (8192, 8192)
     of_targets = [
-        [demand(shape, (1024, 8192), (8192, 2048), raw=False)],
-        [demand(shape, (1024, 8192), (2048, 8192), raw=False)],
+        [wanted(shape, (1024, 8192), (8192, 2048), raw=False)],
+        [wanted(shape, (1024, 8192), (2048, 8192), raw=False)],
     ]
     little, much = (make_multi_plan(of_targets, m * MIB, 1) for m in (90, 1024))
     assert [len(read.fills) for read in much.reads] == [2]
@@ -108,16 +108,16 @@ def test_what_the_budget_forces_to_be_read_again_is_said():
 
 def test_identical_chunks_are_copied_encoded_to_all_targets_that_keep_them():
     shape, chunk = (4096, 1024), (1024, 1024)
-    keep = demand(shape, chunk, chunk)
+    keep = wanted(shape, chunk, chunk)
     keep = replace(keep, target=replace(keep.target, codec="zstd:1", raw=False))
-    plan = make_multi_plan([[keep], [demand(shape, chunk, (4096, 256))], [keep]], 256 * MIB, 2)
+    plan = make_multi_plan([[keep], [wanted(shape, chunk, (4096, 256))], [keep]], 256 * MIB, 2)
     assert [[at.target for at in read.fills] for read in plan.reads] == [[0, 2], [1]]
     assert [plan.fill(read.fills[0]).strategy for read in plan.reads] == ["copy", "scatter"]
 
 
 def test_a_tensor_that_one_target_leaves_out_is_shared_by_the_others():
     shape = (1024, 1024)
-    a, b = (demand(shape, (256, 1024), (1024, 256), name=n) for n in "ab")
+    a, b = (wanted(shape, (256, 1024), (1024, 256), name=n) for n in "ab")
     plan = make_multi_plan([[a, b], [b], [a]], 256 * MIB, 2)
     shared = {plan.fill(r.fills[0]).piece.source: [at.target for at in r.fills] for r in plan.reads}
     assert shared == {"a": [0, 2], "b": [0, 1]}
@@ -125,8 +125,8 @@ def test_a_tensor_that_one_target_leaves_out_is_shared_by_the_others():
 
 
 def test_what_fits_in_no_way_is_refused_as_alone():
-    small = demand((64, 64), (64, 64), (64, 64))
-    huge = demand((8192, 8192), (8192, 1), (8192, 8192), raw=False)
+    small = wanted((64, 64), (64, 64), (64, 64))
+    huge = wanted((8192, 8192), (8192, 1), (8192, 8192), raw=False)
     with pytest.raises(MemoryBudgetError, match="'w' of shape") as alone:
         make_plan([huge], 32 * MIB, 2)
     with pytest.raises(MemoryBudgetError) as caught:

@@ -10,23 +10,22 @@ from msgspec.structs import replace
 from reshard.errors import MemoryBudgetError
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.piece import Piece
-from reshard.planning.planner import Demand, make_multi_plan, smallest_memory
-from reshard.planning.task_memory import (
+from reshard.planning.planner import WantedPiece, make_multi_plan, smallest_memory
+from reshard.planning.plans import MultiPlan, Side, TensorPlan
+from reshard.planning.task_cost import (
     MEMORY_PARTS,
     PAYING_BYTES,
     PROCESS_BYTES,
     plan_with_processes,
 )
-from reshard.planning.tensor_plan import Side, TensorPlan
 
 GIB = 1 << 30
 ROWS = PAYING_BYTES // (4 << 15)
 """Rows of a tensor of just PAYING_BYTES, with 1 << 15 columns."""
 
 
-def demand(rows: int = ROWS, columns: int = 1024, *, raw: bool = True) -> Demand:
+def wanted(rows: int = ROWS, columns: int = 1024, *, raw: bool = True) -> WantedPiece:
     """Chunks of whole rows to chunks of so many whole columns."""
     shape = (rows, 1 << 15)
     source = TensorSpec(
@@ -35,14 +34,14 @@ def demand(rows: int = ROWS, columns: int = 1024, *, raw: bool = True) -> Demand
     target = TensorSpec(
         "w", shape, "float32", Grid.regular(shape, (rows, columns)), (rows, columns)
     )
-    return Demand(
+    return WantedPiece(
         Piece.whole(source, target),
         Side(source, "zstd:1", False, 1 << 20),
         Side(target, "raw" if raw else "zstd:3", raw, 0 if raw else 1 << 16),
     )
 
 
-def planned(one: Demand, max_memory: int, workers: int):
+def planned(one: WantedPiece, max_memory: int, workers: int):
     plan_with = partial(make_multi_plan, [[one]], max_memory, workers, 0)
     return plan_with_processes(plan_with, max_memory)
 
@@ -61,25 +60,25 @@ def planned(one: Demand, max_memory: int, workers: int):
     ],
 )
 def test_processes_are_as_many_as_help_and_memory_allows(workers, max_memory, processes):
-    plan = planned(demand(), max_memory, workers)
+    plan = planned(wanted(), max_memory, workers)
     assert (plan.processes, plan.workers) == (processes, workers)
     assert plan.max_memory == max_memory - processes * PROCESS_BYTES
     assert plan.peak_bytes <= plan.max_memory
 
 
 def test_a_small_conversion_stays_with_threads():
-    assert planned(demand(ROWS - 1024), GIB, 16).processes == 0
+    assert planned(wanted(ROWS - 1024), GIB, 16).processes == 0
 
 
 def test_a_task_above_its_share_stays_with_threads():
     """Its buffers and those that wait in other processes would be more than the memory."""
-    plan = planned(demand(raw=False), GIB, 16)
+    plan = planned(wanted(raw=False), GIB, 16)
     assert plan.processes == 0
     assert plan.plans[0].tensors[0].fills[0].price.task_bytes > plan.max_memory // 16
 
 
 def test_a_tensor_that_fits_only_without_processes_stays_with_threads():
-    one = demand(columns=1 << 13, raw=False)
+    one = wanted(columns=1 << 13, raw=False)
     budget = smallest_memory(one)
     assert budget > 2 * MEMORY_PARTS * PROCESS_BYTES
     with pytest.raises(MemoryBudgetError):
@@ -89,7 +88,7 @@ def test_a_tensor_that_fits_only_without_processes_stays_with_threads():
 
 def test_nothing_is_read_twice_for_the_sake_of_processes():
     def plan_with(processes: int) -> MultiPlan:
-        plan = make_multi_plan([[demand()]], GIB, 16, processes=processes)
+        plan = make_multi_plan([[wanted()]], GIB, 16, processes=processes)
         (move,) = plan.plans[0].fills
         price = replace(move.price, decoded_bytes=move.price.decoded_bytes + processes)
         return MultiPlan.alone(

@@ -10,10 +10,10 @@ from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.planning.planner import Demand, make_plan
+from reshard.planning.planner import WantedPiece, make_plan
+from reshard.planning.plans import Side
 from reshard.planning.target_layouts import Share, shares
-from reshard.planning.tensor_plan import Side
-from tests.planning.strategies import demands
+from tests.planning.strategies import wanted_pieces
 
 MESH = DeviceMesh((4, 2), ("data", "model"))
 
@@ -25,8 +25,8 @@ def shares_between(shape: tuple[int, ...], source: AxesLike, target: AxesLike) -
         for axes in (source, target)
     ]
     sides = [Side(spec, "raw", True, 0) for spec in ends]
-    demand = Demand(Piece.whole(*ends), *sides)
-    return list(shares(make_plan([demand], 1 << 30, 1).tensors[0]))
+    wanted = WantedPiece(Piece.whole(*ends), *sides)
+    return list(shares(make_plan([wanted], 1 << 30, 1).tensors[0]))
 
 
 def test_rows_become_columns() -> None:
@@ -45,31 +45,31 @@ def test_scalars_and_empty_tensors() -> None:
 
 
 def test_a_part_of_a_larger_target() -> None:
-    from reshard.geometry.box import Box
+    from reshard.geometry.grid import Box
 
     source = TensorSpec("a", (4,), "int8", Grid.whole((4,)), (4,))
     target = TensorSpec("b", (8,), "int8", Grid.whole((8,)), (8,), TensorLayout(("model",), MESH))
     piece = Piece("a", Box((0,), (4,)), "b", Box((2,), (6,)), (0,), "int8", "int8")
     rest = [Piece.filled(target, box, b"\0") for box in (Box((0,), (2,)), Box((6,), (8,)))]
     side = Side(target, "raw", True, 0)
-    demands = [
-        Demand(each, Side(source if each is piece else target, "raw", True, 0), side)
+    wanted_pieces = [
+        WantedPiece(each, Side(source if each is piece else target, "raw", True, 0), side)
         for each in (piece, *rest)
     ]
-    found = list(shares(make_plan(demands, 1 << 30, 1).tensors[0]))
+    found = list(shares(make_plan(wanted_pieces, 1 << 30, 1).tensors[0]))
     assert found == [Share(0, 0, 0.5), Share(1, 0, 0.5)]
 
 
 @settings(max_examples=50, deadline=None)
-@given(demands())
-def test_shares_are_what_counting_elements_gives(demand: Demand) -> None:
-    move = make_plan([demand], 1 << 40, 1).tensors[0]
-    source, target = demand.source.spec, demand.target.spec
+@given(wanted_pieces())
+def test_shares_are_what_counting_elements_gives(wanted: WantedPiece) -> None:
+    move = make_plan([wanted], 1 << 40, 1).tensors[0]
+    source, target = wanted.source.spec, wanted.target.spec
     held = np.full(source.shape, -1)
     for number, index in enumerate(source.slices.indices()):
         held[source.slices.box(index).slices] = number
     needed = np.full(target.shape, -1)
-    placement = demand.piece
+    placement = wanted.piece
     needed[placement.target_box.slices] = held[placement.source_box.slices].transpose(
         placement.axis_order
     )

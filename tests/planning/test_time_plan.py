@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reshard.errors import PlanError
-from reshard.planning.multi_plan import FillAt, MultiPlan, Read
-from reshard.planning.request_plan import RequestPlan
-from reshard.planning.tensor_plan import Plan, TensorPlan
-from reshard.planning.time_plan import Hosts, TimePlan
-from reshard.planning.times import plan_time
+from reshard.planning.estimates import Hosts, RequestPlan, TimePlan, plan_time
+from reshard.planning.plans import FillAt, MultiPlan, Plan, Read, TensorPlan
 from reshard.storage.buckets.clouds import CLOUDS
 from reshard.storage.requests import Requests, RequestTraits
 from tests.planning.timed_plans import GB, move, plan

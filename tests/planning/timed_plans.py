@@ -6,10 +6,9 @@ from msgspec.structs import replace
 
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.multi_plan import MultiPlan
 from reshard.planning.piece import Piece
-from reshard.planning.planner import Demand, make_plan
-from reshard.planning.tensor_plan import Fill, Plan, Price, Side, TensorPlan
+from reshard.planning.planner import WantedPiece, make_plan
+from reshard.planning.plans import Fill, MultiPlan, Plan, Price, Side, TensorPlan
 
 GB = 1_000_000_000
 
@@ -25,10 +24,10 @@ def move(
     units = Grid((8,), (chunks,))
     source = TensorSpec("w", (8,), "float32", units, None)
     target = TensorSpec("w", (8,), cast, units, None)
-    demand = Demand(
+    wanted = WantedPiece(
         Piece.whole(source, target), Side(source, "raw", True, 0), Side(target, "raw", True, 0)
     )
-    (made,) = make_plan([demand], 1 << 30, 1).fills
+    (made,) = make_plan([wanted], 1 << 30, 1).fills
     tasks = len(chunks) - 1
     price = Price(tasks, read, read, written, writes=tasks, task_bytes=1, seconds=seconds)
     return replace(made, units=units, price=price)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import reshard
 from reshard.errors import CorruptError
 from reshard.formats import loose_pieces, registry
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from tests.formats.safetensors.build import dcp_file
 from tests.fresh_process import run_fresh
 from tests.geometry.tilings import tilings

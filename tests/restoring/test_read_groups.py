@@ -7,8 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.geometry.row_major import run_elements, run_offsets
 from reshard.restoring.regions import Region, RegionIndex, chunk_indices, read_groups, split_group
 

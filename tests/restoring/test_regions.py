@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.engine.buffers import aligned_empty
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.restoring.regions import Buffer, Region
 
 SHAPES = st.lists(st.integers(1, 7), min_size=0, max_size=3).map(tuple)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import reshard
 from reshard.formats.contents import Leaf
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.saving import host_chunk as host_chunks
 from reshard.saving.chunks import own_chunks, storage_chunk, writers

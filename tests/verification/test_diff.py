@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reshard.engine.decode import box_stream, stream_plan
+from reshard.engine.decode import box_stream
 from reshard.engine.limits import Limits
 from reshard.errors import CorruptError, MemoryBudgetError, PlanError, StorageError
 from reshard.formats.contents import Container, Leaf
@@ -72,7 +72,7 @@ def cases(draw):
 def test_any_chunks_codecs_and_bands_beside_numpy(case, data):
     shape, chunks, dtypes, arrays, codecs = case
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        for module in (pair_plan, stream_plan):
+        for module in (pair_plan, box_stream):
             patch.setattr(module, "BAND_BYTES", data.draw(st.sampled_from([1, 40, 300, 1 << 20])))
         patch.setattr(elements, "SLAB_ELEMENTS", data.draw(st.sampled_from([1, 7, 1000])))
         patch.setattr(
@@ -168,7 +168,7 @@ def test_bits_of_keys(pair):
 @pytest.mark.parametrize("open_files", [0, 999])
 def test_a_flipped_bit_is_damage_with_a_name(pair, side, band_bytes, open_files, monkeypatch):
     monkeypatch.setattr(engine_diff, "open_files_per_task", lambda _: open_files)
-    for module in (pair_plan, stream_plan):
+    for module in (pair_plan, box_stream):
         monkeypatch.setattr(module, "BAND_BYTES", band_bytes)
     path = pair[side].path
     sound = path.read_bytes()

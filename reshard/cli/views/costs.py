@@ -47,13 +47,13 @@ def _hosts(plan: TimePlan) -> str:
 
 
 def planned_requests(found: PlannedRequests | None) -> Iterator[Text]:
-    """The requests by kind, the bytes, and the time that they take on a link."""
+    """The most requests by kind, the bytes, and the time that they take on a link."""
     if found is None:
         return
     counts = {kind: getattr(found, kind) for kind in Requests().by_kind}
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
     yield Text(
-        f"requests: {found.total:,} to buckets ({kinds}); {format_bytes(found.received_bytes)} in, "
+        f"requests: at most {found.total:,} to buckets ({kinds}); {format_bytes(found.received_bytes)} in, "
         f"{format_bytes(found.sent_bytes)} out; about {duration_text(found.seconds)} at "
         f"{1000 * found.latency_s:,.4g} ms and {found.bytes_per_s / 1e6:,.4g} MB/s"
     )
@@ -71,7 +71,7 @@ def request_report(report: RequestReport | None) -> Iterator[RenderableType]:
             f"{found.total:,}",
             *_sizes(found),
         )
-        for title, found in (("planned", report.planned), ("made", report.actual))
+        for title, found in (("planned at most", report.planned), ("made", report.actual))
     ]
     yield table("", ("requests", *(f">{kind}" for kind in kinds), ">total", ">in", ">out"), rows)
 

@@ -30,7 +30,7 @@ from reshard.errors import (
 )
 from reshard.formats.carry_out import prepare_files
 from reshard.formats.registry import open_reader
-from reshard.planning.multi_plan import MultiPlan
+from reshard.planning.plans import MultiPlan
 from reshard.storage.location import Location, locate
 from reshard.storage.parts import Part, lock_part, parts_of, parts_request, seal_part, take_files
 from reshard.storage.transaction import Records, Transaction

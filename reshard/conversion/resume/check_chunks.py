@@ -28,7 +28,7 @@ from reshard.engine.progress import Progress
 from reshard.errors import StorageError
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.file_map import Place
-from reshard.planning.tensor_plan import Plan
+from reshard.planning.plans import Plan
 from reshard.storage.local.files import storage_error, storage_errors
 from reshard.storage.local.store import LocalFile
 from reshard.storage.location import Location

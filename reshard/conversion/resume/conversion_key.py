@@ -27,9 +27,8 @@ from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.tensor_layout import TensorLayout
-from reshard.planning.layout_tree import LayoutTree
-from reshard.planning.target_layouts import Layout, SameAxes
-from reshard.planning.tensor_plan import Fill, Plan
+from reshard.planning.plans import Fill, Plan
+from reshard.planning.target_layouts import Layout, LayoutTree, SameAxes
 from reshard.storage.location import MISSING, Location, locate, real_text
 from reshard.version import __version__
 

@@ -16,15 +16,14 @@ from msgspec import Struct
 
 from reshard.checksums.crc import CRC32C, finish
 from reshard.conversion.resume.conversion_key import ConversionKey
-from reshard.engine.books import DoneUnits
+from reshard.engine.books import DoneUnits, closed_bytes, merged_chunk, padded_bytes
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import Result, StoredChunk
-from reshard.engine.tensor_book import closed_bytes, merged_chunk, padded_bytes
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
 from reshard.storage.location import Location
 from reshard.storage.target import FileRange, look
 

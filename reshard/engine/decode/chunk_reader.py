@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reshard.checksums.runs import row_major
+from reshard.checksums.tensor_digest import row_major
 from reshard.engine.task import SourceChunk, SourceRead
 from reshard.errors import CorruptError
 from reshard.formats.codecs import DecodeStream, open_fill, open_stream
@@ -20,10 +20,9 @@ from reshard.formats.codecs.source import REMEDY, Source
 from reshard.formats.codecs.stream import RawStream
 from reshard.formats.contents import StoredTensor
 from reshard.formats.encoding import Encoding
-from reshard.geometry.bands import Band
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.geometry.row_major import MIN_RUN_BYTES, run_elements, span
+from reshard.geometry.grid import Box
+from reshard.geometry.row_major import MIN_RUN_BYTES, Band, run_elements, span
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,17 +20,16 @@ from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, Stored
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.codecs import decoder_bytes, encoded_room, is_seekable
 from reshard.formats.encoding import Encoding
-from reshard.geometry.bands import bands, row_bytes
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_dtype, storage_bytes
-from reshard.geometry.row_major import MIN_RUN_BYTES, run_elements
-from reshard.planning.task_memory import (
+from reshard.geometry.grid import Box
+from reshard.geometry.row_major import MIN_RUN_BYTES, bands, row_bytes, run_elements
+from reshard.planning.plans import around
+from reshard.planning.task_cost import (
     AT_ONCE_BYTES,
     BAND_BYTES,
     CAST_SCRATCH_BYTES,
     TASK_OVERHEAD_BYTES,
 )
-from reshard.planning.tensor_plan import around
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -32,15 +32,16 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from reshard.checksums.sums import NOTHING, Sums, coverage_of, sum_of_box
+from reshard.checksums.sums import NOTHING, Sums, coverage, coverage_of, sum_of_box
+from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool, lent
 from reshard.engine.decode.chunk_reader import StoredChunks, chunk_bytes, decode_into
-from reshard.engine.decode.interleave import Interleaved
 from reshard.engine.decode.source_bands import (
     DecoderMemory,
+    Interleaved,
     decoded,
     decoder_bytes_of,
     encoded_bytes,
@@ -49,14 +50,13 @@ from reshard.engine.decode.source_bands import (
     is_interleaved,
 )
 from reshard.engine.error_context import about_target, about_tensor
-from reshard.engine.movers.filling import Filling, Taker
-from reshard.engine.movers.passthrough import pass_to_all
-from reshard.engine.movers.stored_bytes import on_shared_blocks
+from reshard.engine.movers.passthrough import on_shared_blocks, pass_to_all
 from reshard.engine.output import TaskOutput
 from reshard.engine.read_turns import ReadTurns, reading, turns_between
 from reshard.engine.task import (
     Result,
     SourceRead,
+    Take,
     Task,
     Unit,
     source_element_type,
@@ -64,14 +64,16 @@ from reshard.engine.task import (
 )
 from reshard.engine.write.chunk_files import store_chunk
 from reshard.engine.write.sinks import ChunkSink, PieceSink
-from reshard.engine.write.target_digest import TargetDigest
+from reshard.engine.write.target_digest import TargetDigest, expected_sum
 from reshard.errors import CorruptError, StorageError, VerificationError
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.planning.task_memory import BAND_BYTES
+from reshard.geometry.grid import Box
+from reshard.planning.piece import Piece
+from reshard.planning.task_cost import BAND_BYTES
 from reshard.storage.local.files import OpenFiles
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
     from reshard.engine.buffers import Bytes
@@ -233,7 +235,7 @@ def _transfer(
     rows, target_rows, scratch = _cut(passing, (sizes.band, sizes.target_rows, sizes.scratch))
     memory = DecoderMemory(decoded_memory, passing[: sizes.encoded], rows)
     with ExitStack() as stack:
-        fillings = []
+        opened_units = []
         for unit in task.units:
             output, dtype = outputs[unit.target], target_element_type(unit.pieces[0])
             digest = TargetDigest(unit.shape, dtype, target_rows)
@@ -245,54 +247,56 @@ def _transfer(
                 sink = PieceSink(
                     unit, files, digest, scratch, is_stored=is_stored, keep=output.keep
                 )
-            fillings.append(Filling(unit, sink, output.name, [NOTHING] * len(unit.pieces)))
+            opened_units.append(OpenUnit(unit, sink, output.name, [NOTHING] * len(unit.pieces)))
         with reading(turns):
             for read in task.reads:
-                _pass_bands(task, read, memory, [Taker.of(take, fillings) for take in read.takes])
-        return [filling.result(task) for filling in fillings]
+                _pass_bands(
+                    task, read, memory, [PieceCopier.of(take, opened_units) for take in read.takes]
+                )
+        return [opened.result(task) for opened in opened_units]
 
 
 def _pass_bands(
-    task: Task, read: SourceRead, memory: DecoderMemory, takers: Sequence[Taker]
+    task: Task, read: SourceRead, memory: DecoderMemory, copiers: Sequence[PieceCopier]
 ) -> None:
     """Decodes every band of a read once and puts it into each target; sums it up unless the source recorded its digest."""
-    is_recorded = read.is_recorded and not any(taker.take.changes for taker in takers)
-    for taker in takers:
-        taker.filling.is_recorded = is_recorded
+    is_recorded = read.is_recorded and not any(copier.take.changes for copier in copiers)
+    for copier in copiers:
+        copier.opened.is_recorded = is_recorded
     for group in groups(task, read):
         for band, box in decoded(task, read, group, memory, in_rows=not is_recorded):
-            for taker in takers:
-                taker.find(band, box)
+            for copier in copiers:
+                copier.find(band, box)
             if isinstance(band, Interleaved) or is_recorded:
-                for taker in takers:
-                    taker.put()
-                    taker.add(0, 0)
+                for copier in copiers:
+                    copier.put()
+                    copier.add(0, 0)
             else:
-                _put_and_sum(read, band, box, takers)
+                _put_and_sum(read, band, box, copiers)
 
 
-def _put_and_sum(read: SourceRead, band: Array, box: Box, takers: Sequence[Taker]) -> None:
+def _put_and_sum(read: SourceRead, band: Array, box: Box, copiers: Sequence[PieceCopier]) -> None:
     """Puts a band into every target's place, and sums it up on both sides."""
-    sources = _sources(read, band, box, takers)
-    for taker in takers:
-        taker.put()
-    changed = [taker for taker in takers if taker.take.changes]
+    sources = _sources(read, band, box, copiers)
+    for copier in copiers:
+        copier.put()
+    changed = [copier for copier in copiers if copier.take.changes]
     # The expected digest is computed from the band, which must still be what was decoded.
-    if changed and _sources(read, band, box, takers) != sources:
+    if changed and _sources(read, band, box, copiers) != sources:
         raise VerificationError(
-            f"{takers[0].filling.unit.name!r}: the elements at {box} changed in memory between decoding and writing; "
+            f"{copiers[0].opened.unit.name!r}: the elements at {box} changed in memory between decoding and writing; "
             "the output was discarded; check this machine's memory, then run again"
         )
-    for taker, source in zip(takers, sources, strict=True):
-        expected = taker.expected() if taker.take.changes else source
-        taker.add(source, expected, taker.stored(read.crcs, read.shape))
+    for copier, source in zip(copiers, sources, strict=True):
+        expected = copier.expected() if copier.take.changes else source
+        copier.add(source, expected, copier.stored(read.crcs, read.shape))
 
 
-def _sources(read: SourceRead, band: Array, box: Box, takers: Sequence[Taker]) -> list[int]:
+def _sources(read: SourceRead, band: Array, box: Box, copiers: Sequence[PieceCopier]) -> list[int]:
     """The contribution of each unit's part of a band to the source's digest; the whole band is summed up once."""
-    takes_all = any(part.is_band for taker in takers for part in taker.parts)
+    takes_all = any(part.is_band for copier in copiers for part in copier.parts)
     whole = sum_of_box(band, box, read.shape) if takes_all else None
-    return [taker.summed(read.shape, whole) for taker in takers]
+    return [copier.summed(read.shape, whole) for copier in copiers]
 
 
 def move_whole(
@@ -333,3 +337,141 @@ def _written(unit: Unit, read: SourceRead, output: TaskOutput, memory: Bytes, su
         (encoded.stored,),
         target=unit.target,
     )
+
+
+class OpenUnit(Struct):
+    """One unit, filled from decoded bands.
+
+    Attributes:
+        name: of the target in errors, if there are several.
+        sums: for each piece, the sums of what was read and the sums expected of the target.
+        is_recorded: true if the source's digest was not taken, since it is recorded and the target must have the same.
+    """
+
+    unit: Unit
+    sink: ChunkSink | PieceSink
+    name: str | None
+    sums: list[Sums]
+    moved_bytes: int = 0
+    is_recorded: bool = False
+
+    def result(self, task: Task) -> Result:
+        """Stores the assembled chunks; returns the result of the unit."""
+        unit = self.unit
+        with about_target(self.name), about_tensor(unit.name, source=self.sink.source):
+            chunks = tuple(self.sink.close())
+        first, *others = self.sums
+        first = first.merge(self.sink.sums)
+        if self.is_recorded:
+            first = replace(first, source=first.target, expected=first.target)
+        cast = self.sink.cast if any(piece.is_computed for piece in unit.pieces) else None
+        return Result(
+            unit.tensor,
+            unit.number,
+            (first, *others),
+            self.moved_bytes,
+            sum([read.stored_bytes for read in task.reads]),
+            chunks,
+            cast,
+            target=unit.target,
+        )
+
+
+class _Taken(Struct, frozen=True):
+    """The part of a band that a unit takes.
+
+    Attributes:
+        box: of the piece.
+        is_band: true if it is all of the band.
+    """
+
+    elements: Array | Interleaved
+    box: Box
+    is_band: bool
+
+
+class PieceCopier(Struct):
+    """One piece of a unit; it takes a box of each band.
+
+    Attributes:
+        dtype: the type in which it views the source's elements.
+    """
+
+    take: Take
+    piece: Piece
+    opened: OpenUnit
+    dtype: np.dtype[Any]
+    parts: list[_Taken] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, take: Take, opened_units: Sequence[OpenUnit]) -> PieceCopier:
+        opened = opened_units[take.unit]
+        piece = opened.unit.pieces[take.piece]
+        return cls(take, piece, opened, source_element_type(piece))
+
+    def find(self, band: Array | Interleaved, box: Box) -> None:
+        """Finds its part of a band at ``box`` of the source."""
+        if isinstance(band, Interleaved):  # only for copiers of whole bands
+            own = box.relative_to(self.piece.source_box.start)
+            self.parts = [_Taken(band, own, True)]
+        else:
+            self.parts = list(self._parts(self.seen(band), box))
+
+    def _parts(self, band: Array, box: Box) -> Iterator[_Taken]:
+        for overlap in self.piece.overlaps(box):
+            found = overlap.box.intersect(self.take.box)
+            if found is None:
+                continue
+            if overlap.where.shape == box.shape == found.shape:
+                yield _Taken(band, found, True)
+                continue
+            inside = band[overlap.inside.slices].reshape(overlap.shape)[overlap.where.slices]
+            yield _Taken(inside[found.relative_to(overlap.box.start).slices], found, False)
+
+    def put(self) -> None:
+        """Puts its part into the target."""
+        unit, opened = self.opened.unit, self.opened
+        with about_target(opened.name), about_tensor(unit.name, source=opened.sink.source):
+            for part in self.parts:
+                opened.sink.put(self.piece, part.elements, part.box)
+                opened.moved_bytes += part.elements.nbytes
+
+    def seen(self, band: Array) -> Array:
+        """The band in this copier's dtype: one target may view the same bits as numbers, another only as bits."""
+        return band if band.dtype == self.dtype else band.view(self.dtype)
+
+    def summed(self, shape: tuple[int, ...], of_band: int | None) -> int:
+        """The contribution of its parts to the digest of a source of ``shape``; ``of_band``: that of the whole band, if known."""
+        view, total = self.piece.source_view, 0
+        for part in self.parts:
+            if part.is_band and of_band is not None:
+                total ^= of_band
+            elif not isinstance(part.elements, Interleaved):
+                place = part.box.shift(self.piece.source_box.start)
+                total ^= sum_of_box(part.elements, place, view.shape if view else shape)
+        return total
+
+    def stored(self, crcs: PieceCrcs | None, shape: tuple[int, ...]) -> int:
+        """The contribution of its parts to the format's own checksum of a source of ``shape``."""
+        view, total = self.piece.source_view, 0
+        for part in () if crcs is None else self.parts:
+            place = part.box.shift(self.piece.source_box.start)
+            if crcs is not None and not isinstance(part.elements, Interleaved):
+                total ^= crcs.sum_of_box(part.elements, place, view.shape if view else shape)
+        return total
+
+    def expected(self) -> int:
+        """The expected contribution of its parts to the target's digest, computed a second time."""
+        total = 0
+        for part in self.parts:
+            if not isinstance(part.elements, Interleaved):
+                total ^= expected_sum(self.opened.unit, self.piece, part.elements, part.box)
+        return total
+
+    def add(self, source: int, expected: int, stored: int = 0) -> None:
+        """Counts the parts as read once."""
+        boxes = (box for part in self.parts for box in self.piece.source_boxes(part.box))
+        sums, number = self.opened.sums, self.take.piece
+        sums[number] = sums[number].merge(
+            Sums(source, expected, read=coverage(boxes), stored=stored)
+        )

@@ -2,21 +2,26 @@
 
 The slots for the target's digest are noted when they are handed to the file system, and
 summed up afterwards: so the digest reveals a piece that went elsewhere or changed.
+
+``ChunkSlots`` cuts a band into slots of target chunks. A band differs from the one before in one dimension only, so that the cuts of each
+dimension are kept: the slots of a band are then the product of a few short lists.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from reshard.checksums.sums import NOTHING, PRIME, Sums, coverage
 from reshard.checksums.tensor_digest import CRC32C, linear_of_box
 from reshard.engine.cast import cast_into
-from reshard.engine.decode.interleave import Interleaved
+from reshard.engine.decode.source_bands import Interleaved
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import Keep, TaskOutput
 from reshard.engine.task import CastStats, StoredChunk, TargetChunk, Unit, target_element_type
@@ -27,14 +32,12 @@ from reshard.engine.write.chunk_files import (
     store_chunk,
     write_runs,
 )
-from reshard.engine.write.split import Cutter, Slot, runs
 from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import VerificationError
-from reshard.geometry.bands import bands, row_bytes
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Index
+from reshard.geometry.grid import Box, Index
+from reshard.geometry.row_major import bands, row_bytes
 from reshard.planning.piece import Piece, inverse
-from reshard.planning.task_memory import BAND_BYTES
+from reshard.planning.task_cost import BAND_BYTES
 from reshard.storage.local.files import OpenFiles
 
 if TYPE_CHECKING:
@@ -45,6 +48,134 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
+class Slot(NamedTuple):
+    """The part of a band that falls into one target chunk.
+
+    Attributes:
+        number: position of the chunk among the unit's.
+        in_band: index of the part in the band, in the axis order of the target's view.
+        start: its first index within the stored chunk.
+        shape: its shape in the chunk.
+    """
+
+    number: int
+    in_band: tuple[slice, ...]
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class _Segment(NamedTuple):
+    """One dimension of a slot: the chunk's share of its number, the range in the box, the start in the chunk."""
+
+    number: int
+    in_box: slice
+    start: int
+    size: int
+
+
+class ChunkSlots:
+    """Cuts boxes of the target of one unit at the edges of its chunks."""
+
+    def __init__(self, unit: Unit) -> None:
+        grid = unit.grid
+        self._cuts = [
+            [c + origin for c in cuts]
+            for cuts, origin in zip(grid.cuts, unit.box.start, strict=True)
+        ]
+        self._strides = [math.prod(grid.parts[d + 1 :]) for d in range(len(grid.parts))]
+        self._chunk_starts = [
+            [unit.chunks[i * stride].box.start[d] for i in range(parts)]
+            for d, (stride, parts) in enumerate(zip(self._strides, grid.parts, strict=True))
+        ]
+        self._known: list[dict[tuple[int, int], list[_Segment]]] = [{} for _ in grid.parts]
+
+    def slots(self, box: Box) -> Iterator[Slot]:
+        """The slots of a box of the target, in row-major order of the chunks; ``in_band`` is counted from its start."""
+        along = [
+            self._along(d, a, b) for d, (a, b) in enumerate(zip(box.start, box.stop, strict=True))
+        ]
+        for parts in itertools.product(*along):
+            yield Slot(
+                sum([p.number for p in parts]),
+                tuple([p.in_box for p in parts]),
+                tuple([p.start for p in parts]),
+                tuple([p.size for p in parts]),
+            )
+
+    def slots_of(self, piece: Piece, box: Box) -> Iterator[Slot]:
+        """The slots of a box of a piece."""
+        moved = piece.in_target(box)
+        if piece.target_view is None:
+            return self.slots(moved)
+        return self._viewed(piece, box, moved)
+
+    def _viewed(self, piece: Piece, box: Box, moved: Box) -> Iterator[Slot]:
+        """The slots if dimensions of the target are split: a part of a chunk is one box of the view, or a few."""
+        view = piece.target_view
+        for place, _ in piece.target_boxes(box):
+            for slot in self.slots(place):
+                begins = [p + w.start for p, w in zip(place.start, slot.in_band, strict=True)]
+                whole = Box.full(slot.shape).shift(begins)
+                for inside, part in () if view is None else view.parts(whole):
+                    yield Slot(
+                        slot.number,
+                        tuple(map(slice, *_ends(part.relative_to(moved.start)))),
+                        inside.relative_to(begins).shift(slot.start).start,
+                        inside.shape,
+                    )
+
+    def _along(self, dim: int, start: int, stop: int) -> list[_Segment]:
+        known = self._known[dim]
+        if (start, stop) not in known:
+            if len(known) > 64:
+                known.clear()
+            known[start, stop] = list(self._segments(dim, start, stop))
+        return known[start, stop]
+
+    def _segments(self, dim: int, start: int, stop: int) -> Iterator[_Segment]:
+        cuts = self._cuts[dim]
+        for part in range(bisect_right(cuts, start) - 1, bisect_left(cuts, stop)):
+            first, last = max(cuts[part], start), min(cuts[part + 1], stop)
+            in_chunk = first - self._chunk_starts[dim][part]
+            in_box = slice(first - start, last - start)
+            yield _Segment(part * self._strides[dim], in_box, in_chunk, last - first)
+
+
+def _ends(box: Box) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return box.start, box.stop
+
+
+def runs(
+    start: Sequence[int], shape: Sequence[int], stored: Sequence[int], itemsize: int
+) -> list[tuple[int, int]]:
+    """The place of a box in a row-major chunk: offset and length in bytes of each contiguous run.
+
+    >>> runs((2, 0), (2, 8), (8, 8), 4), runs((2, 4), (2, 4), (8, 8), 4)
+    ([(64, 64)], [(80, 16), (112, 16)])
+    """
+    if shape[1:] == stored[1:]:
+        row = math.prod(stored[1:]) * itemsize
+        return [(start[0] * row, shape[0] * row)] if shape else [(0, row)]
+    inner = len(shape) - 1
+    run = itemsize
+    while inner > 0 and shape[inner] == stored[inner]:
+        run *= shape[inner]
+        inner -= 1
+    run *= math.prod(shape[: inner + 1][-1:])
+    stride, offsets = run_stride(stored, inner, itemsize), [0]
+    for dim in range(inner, -1, -1):
+        first = start[dim] * stride
+        steps = [first] if dim == inner else range(first, first + shape[dim] * stride, stride)
+        offsets = [step + offset for step in steps for offset in offsets]
+        stride *= stored[dim]
+    return [(offset, run) for offset in offsets]
+
+
+def run_stride(stored: Sequence[int], dim: int, itemsize: int) -> int:
+    """Bytes from one index of ``dim`` to the next."""
+    return math.prod(stored[dim + 1 :]) * itemsize
+
+
 class _Slots:
     """The common part of both sinks: cutting bands, and copying elements into target memory."""
 
@@ -53,7 +184,7 @@ class _Slots:
         self.cast = CastStats()
         self.sums = NOTHING
         self.target_digest = target_digest
-        self.cutter = Cutter(unit)
+        self.chunk_slots = ChunkSlots(unit)
         self.dtype = target_element_type(unit.pieces[0])
         self.source = next((p.source for p in unit.pieces if p.source), unit.name)
 
@@ -104,7 +235,7 @@ class _Slots:
 class PieceSink(_Slots):
     """Writes each slot straight to its place in a raw target chunk.
 
-    ``is_stored``: the bytes are there already, and are read there (``movers.stored_bytes``). ``keep``: takes each slot
+    ``is_stored``: the bytes are there already, and are read there (``movers.passthrough``). ``keep``: takes each slot
     if the target has no files.
     """
 
@@ -132,7 +263,7 @@ class PieceSink(_Slots):
         """Writes a band at ``box`` of a piece, slot by slot."""
         self._written.clear()
         target, at = piece.to_target(box), 0
-        for slot in self.cutter.slots_of(piece, box):
+        for slot in self.chunk_slots.slots_of(piece, box):
             elements = self._elements(piece, band, slot, at)
             at += elements.nbytes
             self._write(elements, slot, target)
@@ -242,7 +373,7 @@ class ChunkSink(_Slots):
     def put(self, piece: Piece, band: Array | Interleaved, box: Box) -> None:
         """Copies a band at ``box`` of a piece into the chunks."""
         target = piece.to_target(box)
-        for slot in self.cutter.slots_of(piece, box):
+        for slot in self.chunk_slots.slots_of(piece, box):
             self.place(slot, target)
             self.copy(piece, band, slot.in_band, _inside(self._chunks[slot.number], slot))
 
@@ -259,7 +390,7 @@ class ChunkSink(_Slots):
             target = band.box(shape).shift(unit.start)
             parts = [
                 (_inside(stored[slot.number], slot), self.place(slot, target))
-                for slot in self.cutter.slots(target)
+                for slot in self.chunk_slots.slots(target)
             ]
             self.add_digest(parts, target)
         return stored_chunks

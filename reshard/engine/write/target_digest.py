@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reshard.checksums.runs import runs_of
 from reshard.checksums.sums import sum_of_box
+from reshard.checksums.tensor_digest import runs_of
 from reshard.engine.cast import SLAB_ELEMENTS, converted
 from reshard.engine.task import Unit, target_element_type
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.planning.piece import Piece
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.errors import CorruptError
 from reshard.formats.contents import GatheredChunk, RawPiece
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import opaque_dtype
+from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes, strided_span
 from reshard.storage.location import open_range
 

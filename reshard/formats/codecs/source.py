@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from reshard.errors import CorruptError
 from reshard.formats.codecs.gather import Gather
 from reshard.formats.contents import Extent
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.geometry.row_major import dense_runs
 from reshard.storage.location import open_range
 

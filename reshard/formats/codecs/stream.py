@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from reshard.formats.codecs.source import Source
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 INPUT_BYTES = 256 << 10
 """Encoded bytes read at once; sizes from 64 KiB to 1 MiB were equally fast."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from reshard.formats.contents import PathKey
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 
 class ItemPlace(Struct, frozen=True):

@@ -31,7 +31,7 @@ from reshard.formats.pickle.interpreter import read_pickle
 from reshard.formats.pickle.nodes import Built, Name, Table, expect_built, expect_node, fields_of
 from reshard.formats.torch.archived_tensor import SIZE, sizes_of
 from reshard.formats.torch.dtypes import DTYPE_NAMES, dtype_of
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 _RECORDS = "torch.distributed.checkpoint.metadata."
 _SHARDED = "torch.distributed._shard.sharded_tensor.metadata."

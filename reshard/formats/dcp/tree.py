@@ -20,8 +20,8 @@ from reshard.formats.dcp.items import StoredValue
 from reshard.formats.limits import MAX_LEAVES
 from reshard.formats.torch.leaves import TUPLES_KEY, tensor_leaf, unread_leaf, value_leaf
 from reshard.formats.torch.plain_value import Unread
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_of
+from reshard.geometry.grid import Box
 
 MOST_CARRIED_BYTES = 64 << 20
 """Of an archive of a value that is not read; it is in memory while it is copied."""

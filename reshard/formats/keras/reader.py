@@ -39,9 +39,8 @@ from reshard.formats.slices.slice_file import (
     recorded,
     recorded_path,
 )
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Box, Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location
 

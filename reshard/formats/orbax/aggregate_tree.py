@@ -40,8 +40,8 @@ from reshard.formats.orbax.tree_metadata import (
 )
 from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.zarr.metadata import ZarrArray
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_of, storage_bytes
+from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes
 
 EMPTY_TYPES = frozenset({"None", "Dict", "List", "Tuple", "NamedTuple"})

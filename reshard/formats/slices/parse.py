@@ -29,9 +29,8 @@ from reshard.formats.slices.slice_file import (
     SliceFile,
     digest_of,
 )
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import is_known
-from reshard.geometry.grid import Cuts, Grid
+from reshard.geometry.grid import Box, Cuts, Grid
 from reshard.layout.axes import Axis
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import MAX_AXES, DeviceMesh

@@ -42,9 +42,8 @@ from reshard.formats.state_dict.state import (
 from reshard.formats.torch.leaves import tensor_leaf, unread_leaf, unread_warnings, value_leaf
 from reshard.formats.torch.plain_value import Unread
 from reshard.formats.torch.record_crcs import RecordCrcs, crcs_of_number
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import element_of, storage_bytes
-from reshard.geometry.grid import Grid, Index
+from reshard.geometry.grid import Box, Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.calls import each_at_once
 from reshard.storage.location import Location

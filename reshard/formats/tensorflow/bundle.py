@@ -24,7 +24,7 @@ from reshard.formats.tensorflow.wire import (
     varint_bytes,
     whole,
 )
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 DTYPES = {
     1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 8: "complex64", 9: "int64", 10: "bool",

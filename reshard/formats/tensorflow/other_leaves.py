@@ -18,7 +18,7 @@ from reshard.formats.tensorflow.files import FORMAT, DataFile
 from reshard.formats.tensorflow.index import IndexEntry
 from reshard.formats.tensorflow.kept_graph import HELD_GRAPH, MOST_GRAPH_BYTES
 from reshard.formats.tensorflow.strings import HELD, STRING_MEMORY, read_strings, stored_strings
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.geometry.tiling import check_tiling
 
 MOST_TEXT_BYTES = 1 << 20

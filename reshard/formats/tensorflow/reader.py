@@ -45,9 +45,8 @@ from reshard.formats.tensorflow.files import FORMAT, RECORD, DataFile, data_file
 from reshard.formats.tensorflow.index import IndexEntry, entry_sizes, read_index
 from reshard.formats.tensorflow.names import OBJECT_GRAPH, paths_of
 from reshard.formats.tensorflow.other_leaves import OtherLeaves, file_of
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
-from reshard.geometry.grid import Index
+from reshard.geometry.grid import Box, Index
 from reshard.geometry.tiling import check_tiling
 from reshard.layout.partitioners import div_cuts
 from reshard.layout.tensor_spec import TensorSpec

@@ -10,7 +10,7 @@ from reshard.checksums.crc import CRC32
 from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.formats.contents import Extent, RawPiece, RecordedRange
 from reshard.formats.loose_pieces import is_reordered
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 
 def crcs_of_number(element: bytes) -> PieceCrcs:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import VariableError
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.layout.partitioners import Partitioner
 from reshard.layout.tensor_spec import SaveSliceInfo
 from reshard.variables.sharded.in_jax import Shape

@@ -9,7 +9,7 @@ from reshard.cli.views.plan import CHUNKS_ARE_NOT_SHARDS, plan_groups, plan_view
 from reshard.conversion.plan import ConversionPlan
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.tensor_plan import TensorPlan
+from reshard.planning.plans import TensorPlan
 from reshard.surface.answers import plan_document
 from tests.cli.show import console, lines, show, text_of
 from tests.cli.specimens import SERVED, planned, spec

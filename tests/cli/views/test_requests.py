@@ -15,7 +15,7 @@ def test_a_plan_tells_its_requests() -> None:
     plan = RequestPlan(Requests(list=2, head=1), data=DATA, workers=4)
     line = " ".join(lines(planned_requests(plan._document())))
     assert line == (
-        "requests: 1,051 to buckets (2 list, 1 head, 1,040 get, 8 put); 286 MiB in, 143 MiB out; about 7.9 s at 30 ms and 150 MB/s"
+        "requests: at most 1,051 to buckets (2 list, 1 head, 1,040 get, 8 put); 286 MiB in, 143 MiB out; about 7.9 s at 30 ms and 150 MB/s"
     )
     line = " ".join(lines(planned_requests(plan._document(latency_s=0.001, bytes_per_s=30e6))))
     assert line.endswith("about 10 s at 1 ms and 30 MB/s")
@@ -28,6 +28,6 @@ def test_a_report_compares_them() -> None:
     )
     text = lines(report_view(found, False))
     assert "requests get put total in out" in text
-    assert "planned 1,040 8 1,048 286 MiB 143 MiB" in text
+    assert "planned at most 1,040 8 1,048 286 MiB 143 MiB" in text
     assert "made 1,039 8 1,047 286 MiB 143 MiB" in text
     assert max(map(len, show(report_view(found, False), 80).splitlines())) <= 80

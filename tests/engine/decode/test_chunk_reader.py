@@ -18,8 +18,8 @@ from reshard.errors import CorruptError
 from reshard.formats.codecs import encoded_room
 from reshard.formats.contents import Extent
 from reshard.formats.encoding import Encoding
-from reshard.geometry.bands import bands, row_bytes
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
+from reshard.geometry.row_major import bands, row_bytes
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, encode
 
 U4 = np.dtype("<u4")

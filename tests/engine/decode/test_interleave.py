@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.decode.interleave import Interleaved, interleaved_of
-from reshard.geometry.box import Box
+from reshard.engine.decode.source_bands import Interleaved, interleaved_of
+from reshard.geometry.grid import Box
 
 
 @st.composite

@@ -18,8 +18,8 @@ from reshard.engine.task import CastStats, SourceChunk
 from reshard.errors import CorruptError
 from reshard.formats.contents import Extent
 from reshard.formats.encoding import Encoding
-from reshard.geometry.box import Box
-from reshard.planning.task_memory import AT_ONCE_BYTES
+from reshard.geometry.grid import Box
+from reshard.planning.task_cost import AT_ONCE_BYTES
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, encode
 
 MIB = 1 << 20

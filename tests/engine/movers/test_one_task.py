@@ -20,11 +20,10 @@ from reshard.formats.codecs import zstd
 from reshard.formats.encoding import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.formats.zarr.zarr3_json import zarr_json
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.planning.piece import Piece
-from reshard.planning.planner import Demand, make_plan
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.planner import WantedPiece, make_plan
+from reshard.planning.plans import Plan, TensorPlan
 from tests.engine.stores import (
     RAW,
     RAW_CRC,
@@ -196,15 +195,17 @@ def test_tensorstore_reads_what_each_strategy_writes(strategy, target_encoding, 
 def planned(draw):
     case = draw(cases())
     placement = case.move.piece
-    demand = Demand(placement, side(case.move.source.spec, case.source_encoding), case.move.target)
-    return case, demand
+    wanted = WantedPiece(
+        placement, side(case.move.source.spec, case.source_encoding), case.move.target
+    )
+    return case, wanted
 
 
 @settings(deadline=None, max_examples=40)
 @given(planned(), st.integers(1, 4))
 def test_what_the_planner_chooses_arrives(planned, workers):
-    case, demand = planned
-    plan = make_plan([demand], 64 * MIB, workers)
+    case, wanted = planned
+    plan = make_plan([wanted], 64 * MIB, workers)
     with tempfile.TemporaryDirectory() as folder:
         root, target = (
             Path(folder),

@@ -12,7 +12,7 @@ from awscrt.checksums import crc32c
 from msgspec.structs import replace
 
 import reshard
-from reshard.engine.movers.stored_bytes import copy_range
+from reshard.engine.movers.passthrough import copy_range
 from reshard.errors import CorruptError, StorageError, VerificationError
 from reshard.formats.contents import Extent
 from reshard.formats.file_map import Place

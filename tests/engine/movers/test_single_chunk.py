@@ -16,7 +16,7 @@ from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
 from tests.engine.stores import (
     RAW,
     RAW_CRC,

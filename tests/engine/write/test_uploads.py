@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reshard.engine.write.uploads import Uploads
+from reshard.engine.output import Uploads
 from reshard.errors import VerificationError
 from reshard.formats.file_map import Place, SharedFile
 from reshard.storage import target

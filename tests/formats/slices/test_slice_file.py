@@ -18,8 +18,7 @@ from reshard.formats.slices.slice_file import (
     render_slices,
     split_of,
 )
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.storage.location import locate

@@ -18,7 +18,7 @@ from reshard.formats.tensorflow.kept_graph import kept_graph
 from reshard.formats.tensorflow.names import VALUE
 from reshard.formats.tensorflow.strings import one_string, stored_strings
 from reshard.formats.tensorflow.write.graph import object_graph
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from tests.oracles.oracle import Oracle, RefusedError
 
 pytestmark = pytest.mark.xdist_group("tensorflow")

@@ -19,8 +19,7 @@ from reshard.formats.tensorflow.other_leaves import MOST_READ_BYTES, MOST_STRING
 from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.strings import Strings, joined_bytes, read_strings, stored_strings
 from reshard.formats.tensorflow.write.table import table_bytes
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.surface.answers import content_document
 from tests.cli.show import show
 from tests.oracles.oracle import Oracle, RefusedError

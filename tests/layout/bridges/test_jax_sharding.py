@@ -19,7 +19,7 @@ from jax.sharding import (
 )
 
 from reshard.errors import LayoutError
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 from reshard.layout.bridges.jax_sharding import (
     layout_from_sharding,
     layout_to_sharding,

@@ -1,4 +1,4 @@
-"""The requests that a plan names are those that the run makes, by the log of the servers."""
+"""A run makes at most the requests that its plan names, by the log of the servers, and not many fewer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import reshard
 from reshard import ConversionReport, MultiReport, Requests, Target
@@ -20,6 +21,9 @@ from tests.emulators.server import Server
 from tests.orbax_trees import save_manager_items, save_pytree
 from tests.public.buckets.trees import tree
 from tests.public.buckets.uploads import upload
+
+TIGHT = 3
+"""Planned requests and bytes are at most so many times those that are made; measured: 1.0 to 2.5."""
 
 KINDS = {
     "start_upload": "put", "complete_upload": "put", "put_part": "part", "delete_many": "delete",
@@ -77,30 +81,24 @@ def logged(*servers: Server) -> Requests:
     return Requests(**found)
 
 
-def made(call: Callable[[], Any], *buckets: Bucket) -> Any:
-    """The report of a conversion, of which the servers saw what it says, and its plan comes within a quarter, its bytes within a tenth."""
+def made(call: Callable[[], Any], *buckets: Bucket, times: int = TIGHT) -> Any:
+    """The report of a conversion, of which the servers saw what it says, and at most what its plan says."""
     for bucket in buckets:
         bucket.emulator.log.clear()
     report: ConversionReport | MultiReport = call()
     found = report.requests
     assert found is not None
     assert found.actual == logged(*(bucket.emulator for bucket in buckets))
-    assert_near(found.planned, found.actual)
+    assert_bound(found.planned, found.actual, times)
     return report
 
 
-def assert_near(planned: Requests, actual: Requests) -> None:
-    """In all, of each kind that there are many of, and in bytes."""
-    pairs = {**planned.by_kind, "total": planned.total}, {**actual.by_kind, "total": actual.total}
-    for kind, count in pairs[1].items():
-        assert abs(pairs[0][kind] - count) <= max(2, 0.25 * count), (kind, planned, actual)
-    for name in "received_bytes", "sent_bytes":
-        nbytes = getattr(actual, name)
-        assert abs(getattr(planned, name) - nbytes) <= max(20_000, 0.1 * nbytes), (
-            name,
-            planned,
-            actual,
-        )
+def assert_bound(planned: Requests, actual: Requests, times: int = TIGHT) -> None:
+    """Of each kind and in bytes at most what was planned; in all at least a part of it."""
+    assert all(n >= 0 for n in structs.astuple(planned - actual)), (planned, actual)
+    assert planned.total <= times * actual.total, (planned, actual)
+    assert planned.sent_bytes <= times * actual.sent_bytes + 50_000, (planned, actual)
+    assert planned.received_bytes <= times * actual.received_bytes + 50_000, (planned, actual)
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +113,16 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("form", FORMS)
-def test_a_run_asks_what_it_planned(
+PAIRS = [
+    ("raw", "block"), ("zstd", "compressed"), ("OCDBT", "as it is"), ("safetensors", "many chunks"),
+    ("OCDBT", "safetensors"), ("zstd", "rank files"), ("raw", "cast"), ("safetensors", "read back"),
+    ("zstd", "identity"), ("raw", "as it is"), ("OCDBT", "block"), ("safetensors", "safetensors"),
+]  # fmt: skip
+"""Each form and each way, with several others each."""
+
+
+@pytest.mark.parametrize(("form", "way"), PAIRS)
+def test_a_run_asks_at_most_what_it_planned(
     form: str, way: str, gcs_bucket: Bucket, local: dict[str, Path]
 ) -> None:
     url = upload(gcs_bucket, local[form], "source")
@@ -167,6 +172,19 @@ def test_large_files_are_uploaded_in_parts(
     assert report.requests.actual.part == 3
     report = made(lambda: reshard.convert(source, tmp_path / "back", workers=2), bucket)
     assert report.requests.actual.get >= 3
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_chunks_that_several_tasks_read(
+    gcs_bucket: Bucket, tmp_path: Path, compression: str
+) -> None:
+    """Chunks of rows, of two requests each, are read again for each part of their columns, or band by band."""
+    large = {"w": np.random.default_rng(1).standard_normal((2600, 2048)).astype("float32")}
+    saved, url = save_pytree(tmp_path / "saved", large), f"{gcs_bucket.url}/source"
+    rows = {"layout": ROWS, "compression": compression, "workers": 2}
+    made(lambda: reshard.convert(saved, url, **rows), gcs_bucket)
+    columns = {"layout": COLUMNS, "compression": "zstd", "max_memory": "40MiB", "workers": 2}
+    made(lambda: reshard.convert(url, tmp_path / "columns", **columns), gcs_bucket)
 
 
 @pytest.mark.parametrize("is_checked", [True, False])
@@ -228,7 +246,7 @@ def test_a_plan_says_what_its_run_will_ask(
     monkeypatch.setattr(calls, "_READS", calls._RecentReads())  # as another process
     gcs_bucket.emulator.log.clear()
     reshard.convert(url, out, workers=2, layout=COLUMNS)
-    assert_near(planned.requests(), logged(gcs_bucket.emulator))
+    assert_bound(planned.requests(), logged(gcs_bucket.emulator))
     unnamed = reshard.plan(url, workers=2, layout=COLUMNS).requests
     assert unnamed is not None
     assert unnamed.data.get == planned.data.get

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.engine import batch, task_stream
+from reshard.engine import run, task_stream
 from reshard.errors import StorageError
 from reshard.storage.local.staging import staging_for
 from tests.spread_executor import SpreadExecutor
@@ -36,15 +36,15 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def another_kernel(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Tasks find themselves on another host; the folders that they sync."""
     synced: list[str] = []
-    real = batch.sync_attempt
+    real = run.sync_attempt
 
     def sync(folder: str) -> None:
         synced.append(folder)
         real(folder)
 
-    monkeypatch.setattr(batch, "this_kernel", lambda: ("worker-7", "another boot"))
-    monkeypatch.setattr(batch, "host_name", lambda: "worker-7")
-    monkeypatch.setattr(batch, "sync_attempt", sync)
+    monkeypatch.setattr(run, "this_kernel", lambda: ("worker-7", "another boot"))
+    monkeypatch.setattr(run, "host_name", lambda: "worker-7")
+    monkeypatch.setattr(run, "sync_attempt", sync)
     return synced
 
 
@@ -71,7 +71,7 @@ def test_each_host_gets_the_budget_and_the_workers(trained: Path, tmp_path: Path
 def test_tasks_of_the_own_kernel_are_synced_by_the_run(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "sync_attempt", lambda _: pytest.fail("not needed"))
+    monkeypatch.setattr(run, "sync_attempt", lambda _: pytest.fail("not needed"))
     with SpreadExecutor() as executor:
         convert(trained, tmp_path / "t", executor)
     convert(trained, tmp_path / "alone")
@@ -151,7 +151,7 @@ class Doubled(SpreadExecutor):
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         def doubled(*arguments: Any) -> Any:
             result = work(*arguments)
-            return batch.BatchResult(result.results * 2, result.attempts)
+            return run.BatchResult(result.results * 2, result.attempts)
 
         return super().submit(doubled, *arguments)
 

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from benchmarks.memory.random_plans import plans
 from benchmarks.memory.run import BASE_MIB, CASES, run_within
 from benchmarks.memory.sources import make_sources
-from reshard.planning.task_memory import PROCESS_BYTES
+from reshard.planning.task_cost import PROCESS_BYTES
 from tests.fresh_process import run_fresh
 from tests.in_processes import CODE, OPTIONS
 from tests.orbax_trees import mesh, save_pytree, save_standard

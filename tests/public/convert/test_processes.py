@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.engine.processes import Processes
+from reshard.engine.executor import Processes
 from tests.checkpoint_files import files_without_times
 from tests.in_processes import CODE, OPTIONS, run_in_processes
 from tests.orbax_trees import save_standard

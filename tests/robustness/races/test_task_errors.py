@@ -18,7 +18,7 @@ import pytest
 import reshard
 from reshard.engine import task_stream
 from reshard.engine.executor import run_tasks
-from reshard.engine.movers import filling, one_task
+from reshard.engine.movers import one_task
 from reshard.engine.write import chunk_files
 from reshard.errors import CorruptError, ReshardError, StorageError
 from reshard.storage import target as target_place
@@ -84,7 +84,7 @@ def test_a_defect_of_the_program_names_the_tensor_in_a_note(source, tmp_path, mo
     def broken(*_):
         raise IndexError("no such thing")
 
-    monkeypatch.setattr(filling, "coverage", broken)
+    monkeypatch.setattr(one_task, "coverage", broken)
     monkeypatch.setattr(one_task, "move_whole", broken)
     with nothing_leaks(tmp_path), pytest.raises(IndexError, match="no such thing") as caught:
         convert(source, tmp_path / "target")

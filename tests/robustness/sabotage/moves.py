@@ -13,16 +13,15 @@ import pytest
 
 from reshard.conversion.proof import check_sources
 from reshard.documents.shared import Strategy
+from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
-from reshard.engine.tensor_book import TensorResult
 from reshard.errors import VerificationError
 from reshard.formats.encoding import Encoding
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Grid
+from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Fill, Plan, TensorPlan
+from reshard.planning.plans import Fill, Plan, TensorPlan
 from tests.engine.stores import (
     RAW_CRC,
     ZSTD,

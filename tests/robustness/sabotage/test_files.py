@@ -12,7 +12,7 @@ from reshard.engine.output import TargetOutput
 from reshard.engine.write import sinks
 from reshard.errors import VerificationError
 from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
 from tests.engine.stores import (
     RAW_CRC,
     ZSTD,

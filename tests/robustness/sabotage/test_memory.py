@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reshard.engine.decode.interleave import Interleaved
+from reshard.engine.decode.source_bands import Interleaved
 from reshard.engine.write import chunk_files, sinks
 from reshard.planning.piece import inverse
 from reshard.storage import target

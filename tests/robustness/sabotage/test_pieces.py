@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from reshard.engine.output import TargetOutput
-from reshard.engine.write.split import Cutter, Slot
+from reshard.engine.write.sinks import ChunkSlots, Slot
 from reshard.errors import VerificationError
-from reshard.planning.tensor_plan import Plan, TensorPlan
+from reshard.planning.plans import Plan, TensorPlan
 from tests.engine.stores import Folder, batches, run
 from tests.robustness.sabotage.moves import (
     MOVE_CASES,
@@ -108,19 +108,19 @@ def _cut_wrong(patch: Any, defect: Callable[[Pieces], Pieces], n: int) -> Nth:
         pieces = list(original(*args))
         return iter(defect(pieces) if len(pieces) > 1 else pieces)
 
-    return put_defect(patch, Cutter, "slots", n, act)
+    return put_defect(patch, ChunkSlots, "slots", n, act)
 
 
 @pytest.mark.parametrize("case", MOVE_CASES, ids=str)
 @pytest.mark.parametrize("number", range(2))
 def test_a_chunk_that_is_never_filled_nor_summed_up(case, number, make, monkeypatch):
     """Whatever is dropped is dropped each time; where it is zeros, no digest misses it."""
-    original = Cutter.slots
+    original = ChunkSlots.slots
 
-    def without(cutter, box):
-        return (p for p in original(cutter, box) if p.number != number)
+    def without(chunk_slots, box):
+        return (p for p in original(chunk_slots, box) if p.number != number)
 
-    monkeypatch.setattr(Cutter, "slots", without)
+    monkeypatch.setattr(ChunkSlots, "slots", without)
     with pytest.raises(VerificationError, match="'w': "):
         make(case)(0).run()
 

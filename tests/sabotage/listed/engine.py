@@ -8,7 +8,7 @@ SABOTAGES = (
     Sabotage(
         "coverage-unchecked",
         "elements that were never read or written, or twice, are not noticed",
-        "reshard/engine/tensor_book.py",
+        "reshard/engine/books.py",
         "    _check_covered(tensor, book)\n    written",
         "    written",
         (
@@ -18,7 +18,7 @@ SABOTAGES = (
     Sabotage(
         "digest-uncompared",
         "the digest of what was written is not compared with that of what was read",
-        "reshard/engine/tensor_book.py",
+        "reshard/engine/books.py",
         "    if book.sums.target != book.sums.expected:",
         "    if False:",
         (
@@ -58,7 +58,7 @@ SABOTAGES = (
     Sabotage(
         "missing-chunk-uncounted",
         "a target of which chunks were never closed is taken for complete",
-        "reshard/engine/tensor_book.py",
+        "reshard/engine/books.py",
         "    if book.closed_chunks != chunks or book.moved_bytes != tensor.moved_bytes:",
         "    if False:",
         ("tests/engine/test_run.py::test_a_move_that_lacks_a_task_is_caught",),
@@ -112,7 +112,7 @@ SABOTAGES = (
     Sabotage(
         "edge-crop-off-by-one",
         "a piece at the end of a chunk is cut one element short",
-        "reshard/engine/write/split.py",
+        "reshard/engine/write/sinks.py",
         "            first, last = max(cuts[part], start), min(cuts[part + 1], stop)",
         "            first, last = max(cuts[part], start), min(cuts[part + 1] - (cuts[part + 1] < stop), stop)",
         (
@@ -156,7 +156,7 @@ SABOTAGES = (
     Sabotage(
         "unit-in-two-parts",
         "the first unit behind a cut is given to the part before it as well",
-        "reshard/engine/part_units.py",
+        "reshard/engine/read_tasks.py",
         "range(_ceil(start - before, step, count), _ceil(end - before, step, count))",
         "range(_ceil(start - before, step, count), _ceil(end - before + step, step, count))",
         ("tests/engine/test_part_units.py::test_every_unit_is_of_one_part",),
@@ -164,7 +164,7 @@ SABOTAGES = (
     Sabotage(
         "unit-in-no-part",
         "the last unit before a cut is left out of every part",
-        "reshard/engine/part_units.py",
+        "reshard/engine/read_tasks.py",
         "range(_ceil(start - before, step, count), _ceil(end - before, step, count))",
         "range(_ceil(start - before, step, count), _ceil(end - before - step, step, count))",
         ("tests/engine/test_part_units.py::test_every_unit_is_of_one_part",),
@@ -189,8 +189,8 @@ SABOTAGES = (
         "piece-to-another-target",
         "of targets that share a read, the second gets what the first asked for",
         "reshard/engine/movers/one_task.py",
-        "    for taker in takers:\n        taker.put()\n    changed",
-        "    for taker in (takers[0], *takers[:-1]):\n        taker.put()\n    changed",
+        "    for copier in copiers:\n        copier.put()\n    changed",
+        "    for copier in (copiers[0], *copiers[:-1]):\n        copier.put()\n    changed",
         ("tests/engine/test_several_targets.py::test_the_source_is_read_once[scatter]",),
     ),
     Sabotage(
@@ -212,7 +212,7 @@ SABOTAGES = (
     Sabotage(
         "sync-of-other-host-left-out",
         "a task on another host reports before its files are durable there",
-        "reshard/engine/batch.py",
+        "reshard/engine/run.py",
         "            if output.is_attempt:\n                sync_attempt(output.root)\n",
         "",
         ("tests/public/convert/test_hosts.py::test_tasks_of_another_kernel_sync_what_they_wrote",),

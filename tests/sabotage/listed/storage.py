@@ -157,7 +157,7 @@ SABOTAGES = (
     Sabotage(
         "upload-out-of-order",
         "a chunk that is not the next of its file is uploaded all the same",
-        "reshard/engine/write/uploads.py",
+        "reshard/engine/output.py",
         "        if upload.done_bytes != place.start:",
         "        if False:",
         (

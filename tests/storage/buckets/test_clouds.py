@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from reshard.planning.requests import deleted
 from reshard.storage.base import ON_DISK
 from reshard.storage.buckets.clouds import CLOUDS, SCHEMES, Scheme
 from reshard.storage.target import traits_at, upload_parts
@@ -28,7 +27,7 @@ def test_a_disk_has_no_requests() -> None:
 
 @pytest.mark.parametrize(("scheme", "requests"), [("s3", 1), ("gs", 600), ("az", 3)])
 def test_deletions_are_planned_as_the_cloud_takes_them(scheme: Scheme, requests: int) -> None:
-    assert deleted(CLOUDS[scheme].requests, 600).delete == requests
+    assert -(-600 // CLOUDS[scheme].requests.deleted_at_once) == requests
 
 
 @pytest.mark.parametrize(

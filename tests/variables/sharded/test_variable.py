@@ -26,7 +26,7 @@ from reshard import (
     VariableIndexError,
     VariableTypeError,
 )
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 
 def rows(*sizes: int, columns: int = 2) -> list[np.ndarray[Any, Any]]:

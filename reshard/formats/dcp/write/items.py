@@ -22,8 +22,8 @@ from reshard.formats.torch.write_archive import (
     elements_start,
 )
 from reshard.formats.torch.write_tensor import tensor_pickle
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import Box
 
 
 class TensorItem(Struct, frozen=True):

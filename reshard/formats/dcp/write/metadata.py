@@ -14,7 +14,7 @@ from msgspec import Struct
 from reshard.formats.dcp.entries import ItemPlace
 from reshard.formats.dcp.write.state import StateEntry
 from reshard.formats.pickle.encode import Call, Global, New, Pairs, encode_pickle
-from reshard.geometry.box import Box
+from reshard.geometry.grid import Box
 
 VERSION = "1.0.0"
 """Of the metadata, since torch 2.9; earlier versions have none, and do not look at it."""

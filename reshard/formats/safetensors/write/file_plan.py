@@ -22,8 +22,8 @@ from reshard.formats.safetensors.dtypes import header_shape
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.model_name import file_names
 from reshard.formats.safetensors.write.header import HeaderEntry
-from reshard.geometry.box import Box
 from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import Box
 from reshard.layout.tensor_layout import device_boxes
 
 

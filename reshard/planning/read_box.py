@@ -1,17 +1,17 @@
-"""Frame: the box of a source that several demands read together, and the grids within it.
+"""ReadBox: the box of a source that several wanted pieces read together, and the grids within it.
 
 ::
 
-    Demand   a piece that is to be planned, and the storage of its source and target
-    Frame    demands that share a read: the box that they read, and the chunks of both sides within it
-    Choice   a fill for each demand, and the units in which tasks read the box
+    WantedPiece  a piece that is to be planned, and the storage of its source and target
+    ReadBox      wanted pieces that share a read: the box that they read, and the chunks of both sides within it
+    SharedRead   a fill for each wanted piece, and the units in which tasks read the box
 
 A source of 8 rows becomes two tensors::
 
     row          0        3  4     6     8
     source       |-----------|-----------|     chunks of 4 rows
-    demand q     |--------|--------|           rows 0 to 6, target chunks of 3
-    demand k                       |-----|     rows 6 to 8, a target chunk of 2
+    piece q      |--------|--------|           rows 0 to 6, target chunks of 3
+    piece k                        |-----|     rows 6 to 8, a target chunk of 2
     box          |-----------------------|     read by both; q lies at (0, 6) in it, k at (6, 8)
     assembled    |--------|--------|-----|     the cuts of units that leave each target chunk in one unit
 """
@@ -27,12 +27,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.documents.shared import Strategy
-from reshard.geometry.box import Box
-from reshard.geometry.grid import Cuts, Grid
-from reshard.planning.cost import SECONDS_PER_TASK, price
+from reshard.geometry.grid import Box, Cuts, Grid
 from reshard.planning.piece import Piece, spans_chunks
-from reshard.planning.task_memory import Draft, Pace, Reading, decoded_bytes
-from reshard.planning.tensor_plan import Fill, Price, Side, around
+from reshard.planning.plans import Fill, Price, Side, around
+from reshard.planning.task_cost import (
+    SECONDS_PER_TASK,
+    Reading,
+    TaskBuffers,
+    UnpricedFill,
+    decoded_bytes,
+    price,
+)
 
 
 def best_halving(decoded: Callable[[Grid], int], units: Grid, assembled: Grid) -> Grid | None:
@@ -72,7 +77,7 @@ COPY_BYTES = 4 << 20
 """Memory to copy a range of a file in the kernel."""
 
 
-class Demand(Struct, frozen=True):
+class WantedPiece(Struct, frozen=True):
     """A piece that is to be planned, and the storage of its source and target.
 
     Attributes:
@@ -86,12 +91,12 @@ class Demand(Struct, frozen=True):
 
     @property
     def geometry(self) -> Hashable:
-        """A key of all that the choice of a strategy depends on, for demands that may share a read."""
+        """A key of all that the choice of a strategy depends on, for wanted pieces that may share a read."""
         return (self.piece.source_box, self.piece.target_box, self._stored)
 
     @property
     def geometry_alone(self) -> Hashable:
-        """The same key for a demand that shares no read: of its places it has only the cuts of chunks.
+        """The same key for a wanted piece that shares no read: of its places it has only the cuts of chunks.
 
         So 100,000 experts that become separate tensors have one key.
         """
@@ -129,33 +134,35 @@ def _stored(side: Side) -> Hashable:
     )
 
 
-class Choice(Struct, frozen=True):
-    """A fill per demand, in order; they share band and the memory of a task.
+class SharedRead(Struct, frozen=True):
+    """The fills of wanted pieces that one read serves, in order; they share band and the memory of a task.
 
     Attributes:
         units: boxes that tasks read, in the source's view; for a joint fill, boxes of the target.
+        numbers: of the wanted pieces, among those that may share a read.
     """
 
     fills: tuple[Fill, ...]
     units: Grid
+    numbers: tuple[int, ...] = (0,)
 
     @property
     def task_bytes(self) -> int:
         return self.fills[0].price.task_bytes
 
 
-class Frame(Struct, frozen=True):
-    """The box of a source that demands read, and the grids within it.
+class ReadBox(Struct, frozen=True):
+    """The box of a source that wanted pieces read, and the grids within it.
 
     Attributes:
-        is_one: true if each demand wants all of the box.
+        is_one: true if each wanted piece wants all of the box.
         source: the chunks of the source.
-        places: for each dimension, the start and stop of each demand's piece.
-        targets: for each demand the chunks of its target, counted from the start of its piece.
-        kinds: a number for each demand; demands of one number differ in names and places only.
+        places: for each dimension, the start and stop of each wanted piece.
+        targets: for each wanted piece the chunks of its target, counted from the start of its piece.
+        kinds: a number for each wanted piece; wanted pieces of one number differ in names and places only.
     """
 
-    demands: Sequence[Demand]
+    wanted_pieces: Sequence[WantedPiece]
     box: Box
     is_one: bool
     source: Grid
@@ -164,18 +171,18 @@ class Frame(Struct, frozen=True):
     kinds: Sequence[int]
 
     @classmethod
-    def of(cls, demands: Sequence[Demand]) -> Frame:
-        pieces = [demand.piece for demand in demands]
+    def of(cls, wanted_pieces: Sequence[WantedPiece]) -> ReadBox:
+        pieces = [wanted.piece for wanted in wanted_pieces]
         box = around([piece.source_box for piece in pieces])
-        first = demands[0]
+        first = wanted_pieces[0]
         view, storage = pieces[0].source_view, first.source.spec.storage
         source = (storage if view is None else view.grid(storage)).clip(box)
         places = [piece.source_box.relative_to(box.start) for piece in pieces]
-        kinds = _kinds(demands)
-        of_kind = dict(zip(kinds, demands, strict=True))
+        kinds = _kinds(wanted_pieces)
+        of_kind = dict(zip(kinds, wanted_pieces, strict=True))
         chunks = {n: r.piece.target_grid(r.target.spec.storage) for n, r in of_kind.items()}
         return cls(
-            demands,
+            wanted_pieces,
             box,
             all(piece.source_box == box for piece in pieces),
             source,
@@ -207,8 +214,8 @@ class Frame(Struct, frozen=True):
             every.difference_update([cut for cut in inside if cut not in own])
         return tuple(sorted(every))
 
-    def drafts(self, strategies: Sequence[Strategy], units: Grid) -> list[Draft]:
-        """One draft for all demands that are alike in these units, in the order of the first of each."""
+    def unpriced(self, strategies: Sequence[Strategy], units: Grid) -> list[UnpricedFill]:
+        """One unpriced fill for all wanted pieces that are alike in these units, in the order of the first of each."""
         alike: dict[Hashable, list[int]] = {}
         own = self._own(units)
         for number, (kind, strategy, grid) in enumerate(
@@ -216,15 +223,15 @@ class Frame(Struct, frozen=True):
         ):
             alike.setdefault((kind, strategy, id(grid)), []).append(number)
         return [
-            Draft(strategies[n], r.piece, r.source, r.target, own[n], numbers)
+            UnpricedFill(strategies[n], r.piece, r.source, r.target, own[n], numbers)
             for numbers in alike.values()
-            for n, r in ((numbers[0], self.demands[numbers[0]]),)
+            for n, r in ((numbers[0], self.wanted_pieces[numbers[0]]),)
         ]
 
     def _own(self, units: Grid) -> list[Grid]:
         """The units as boxes of each piece; the same grid if they are equal."""
         if self.is_one:
-            return [units] * len(self.demands)
+            return [units] * len(self.wanted_pieces)
         shared: dict[Cuts, Cuts] = {}
         along = []
         for size, cuts, places in zip(units.shape, units.cuts, self.places, strict=True):
@@ -242,41 +249,45 @@ class Frame(Struct, frozen=True):
         return found
 
     def reading(self, units: Grid) -> Reading:
-        first = self.demands[0]
+        first = self.wanted_pieces[0]
         return Reading(first.source, self.source, units, first.piece.source_view, self.box.start)
 
     def decoded_bytes(self, units: Grid) -> int:
         return decoded_bytes(self.reading(units))
 
-    def choice(self, drafts: Sequence[Draft], units: Grid, pace: Pace) -> Choice:
+    def read(
+        self, unpriced: Sequence[UnpricedFill], units: Grid, buffers: TaskBuffers
+    ) -> SharedRead:
         reading = self.reading(units)
         fills: dict[int, Fill] = {}
-        for draft in drafts:
+        for fill in unpriced:
             price: Price | None = None
-            for number in draft.numbers:
+            for number in fill.numbers:
                 if number == 0 or price is None:
-                    price = self._price(draft, reading, pace, is_first=number == 0)
-                demand = self.demands[number]
+                    price = self._price(fill, reading, buffers, is_first=number == 0)
+                wanted = self.wanted_pieces[number]
                 fills[number] = Fill(
-                    (demand.piece,),
-                    (demand.source,),
-                    demand.target,
-                    draft.strategy,
-                    draft.units,
-                    pace.band_bytes,
+                    (wanted.piece,),
+                    (wanted.source,),
+                    wanted.target,
+                    fill.strategy,
+                    fill.units,
+                    buffers.band_bytes,
                     price,
-                    pace.at_once,
+                    buffers.at_once,
                 )
                 if number == 0:
-                    price = None  # the other drafts do not pay for decoding
-        return Choice(tuple([fills[number] for number in range(len(fills))]), units)
+                    price = None  # the other unpriced fills do not pay for decoding
+        return SharedRead(tuple([fills[number] for number in range(len(fills))]), units)
 
-    def _price(self, draft: Draft, reading: Reading, pace: Pace, *, is_first: bool) -> Price:
-        """The price of a draft. The first one pays for decoding, and for the tasks too if each takes another part of the read."""
-        found = price(draft, reading, pace, is_decoded=not is_first)
+    def _price(
+        self, fill: UnpricedFill, reading: Reading, buffers: TaskBuffers, *, is_first: bool
+    ) -> Price:
+        """The price of an unpriced fill. The first one pays for decoding, and for the tasks too if each takes another part of the read."""
+        found = price(fill, reading, buffers, is_decoded=not is_first)
         if is_first or self.is_one:
             return found
-        return replace(found, seconds=found.seconds - SECONDS_PER_TASK * draft.units.count)
+        return replace(found, seconds=found.seconds - SECONDS_PER_TASK * fill.units.count)
 
 
 def _spans(places: Sequence[Box], rank: int) -> tuple[Sequence[tuple[int, int]], ...]:
@@ -284,11 +295,11 @@ def _spans(places: Sequence[Box], rank: int) -> tuple[Sequence[tuple[int, int]],
     return tuple([(at.start[dim], at.stop[dim]) for at in places] for dim in range(rank))
 
 
-def _kinds(demands: Sequence[Demand]) -> list[int]:
-    if len(demands) == 1:
+def _kinds(wanted_pieces: Sequence[WantedPiece]) -> list[int]:
+    if len(wanted_pieces) == 1:
         return [0]
     known: dict[Hashable, int] = {}
-    return [known.setdefault(demand.geometry_alone, len(known)) for demand in demands]
+    return [known.setdefault(wanted.geometry_alone, len(known)) for wanted in wanted_pieces]
 
 
 def _placed(starts: Sequence[int], grids: Sequence[Grid | None], dim: int) -> set[tuple[int, Cuts]]:

@@ -1,6 +1,7 @@
-"""The memory of tasks: what each reads and fills, the pace of elements through it, the bytes that this takes, and their share.
+"""The cost of a task, as arithmetic over shapes: the memory that it takes, the time of a strategy, and the share of processes.
 
-Metadata takes a part of ``max_memory``, and so do processes, if they pay; the rest is for buffers.
+Metadata takes a part of ``max_memory``, and so do processes, if they pay; the rest is for buffers. The time is in closed form: it grows
+with the number of cuts, never with pairs of chunks.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ from reshard.documents.shared import Strategy
 from reshard.errors import MemoryBudgetError
 from reshard.geometry.grid import Cuts, Grid
 from reshard.geometry.view import View
-from reshard.planning.multi_plan import MultiPlan
-from reshard.planning.piece import Piece
-from reshard.planning.tensor_plan import Side
+from reshard.planning.piece import Piece, inverse
+from reshard.planning.plans import MultiPlan, Price, Side
 
 BAND_BYTES = 2 << 20
 """Decoded bytes at once: large enough that calls cost little, small enough to stay in cache."""
@@ -48,7 +48,7 @@ RECORD_BYTES = 1 << 10
 """Bytes that a task keeps for each chunk that it reads or writes: its place, its box, its checksum (measured)."""
 
 
-class Pace(Struct, frozen=True):
+class TaskBuffers(Struct, frozen=True):
     """The pace of elements through a task, and the memory that this takes.
 
     Attributes:
@@ -63,7 +63,7 @@ class Pace(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """The chunks that are decoded for one or several drafts.
+    """The chunks that are decoded for one or several unpriced fills.
 
     Attributes:
         grid: the source's chunks within the box that is read; in a view, chunks that are boxes of it.
@@ -86,13 +86,20 @@ class Reading(Struct, frozen=True):
         spec = self.source.spec
         return self.view.touched(self.units, self.start, spec.storage, spec.chunk_shape)[1]
 
+    @property
+    def pairs(self) -> int:
+        """The number of pairs of a unit and a chunk that it touches; in a view at most so many."""
+        if self.view is None:
+            return math.prod(map(_overlaps, self.units.cuts, self.grid.cuts))
+        return self.units.count * self.chunks
 
-class Draft(Struct, frozen=True):
+
+class UnpricedFill(Struct, frozen=True):
     """A piece with a strategy, before it has a price.
 
     Attributes:
         units: boxes of the piece.
-        numbers: of the demands that it represents; they differ in names and places only.
+        numbers: of the wanted pieces that it represents; they differ in names and places only.
     """
 
     strategy: Strategy
@@ -114,22 +121,22 @@ class Draft(Struct, frozen=True):
 
 
 def task_bytes(
-    reading: Reading, drafts: Sequence[Draft], band_bytes: int, *, at_once: bool = False
+    reading: Reading, unpriced: Sequence[UnpricedFill], band_bytes: int, *, at_once: bool = False
 ) -> int:
-    """Memory of a task that decodes a unit once and fills all of ``drafts`` from it.
+    """Memory of a task that decodes a unit once and fills all of ``unpriced`` from it.
 
     It is the sum of: the decoded band, or, with ``at_once``, all chunks that are open side by side; the interleaved
     band, if chunks are interleaved; pieces as they are written and the target rows that they form, for one target at a
     time, or the encoded bytes of a chunk that is decoded at once, if they are more; the target chunks that are
     assembled, for all targets; the decoders, or later an encoder, if it is more.
     """
-    source, is_interleaved = reading.source, _is_interleaved(drafts)
+    source, is_interleaved = reading.source, _is_interleaved(unpriced)
     open_chunks = reading.chunks if is_interleaved else 1
     # Lists, here and below: a plan prices each tensor some ten times, and generators take twice as long.
-    pieces = max([_piece_bytes(f, band_bytes) for f in drafts if f.in_pieces], default=0)
+    pieces = max([_piece_bytes(f, band_bytes) for f in unpriced if f.in_pieces], default=0)
     blocks = [
         len(f.numbers) * f.chunks * f.target.spec.chunk_bytes
-        for f in drafts
+        for f in unpriced
         if f.strategy == "block"
     ]
     assembled, rows = sum(blocks), BAND_BYTES if blocks else 0
@@ -139,42 +146,42 @@ def task_bytes(
         passing = max(passing, source.encoded_bytes)
     else:
         decoded, decoders = band_bytes, open_chunks * source.stream_bytes
-    coding = _coding_bytes(drafts, decoders)
-    return decoded + passing + assembled + coding + _fixed_bytes(reading, drafts)
+    coding = _coding_bytes(unpriced, decoders)
+    return decoded + passing + assembled + coding + _fixed_bytes(reading, unpriced)
 
 
-def _coding_bytes(drafts: Sequence[Draft], decoders: int) -> int:
+def _coding_bytes(unpriced: Sequence[UnpricedFill], decoders: int) -> int:
     """Bytes of decoders or encoders, the larger. Decoders end before chunks are encoded; what a target keeps longer adds to both."""
-    encoded = [f.target for f in drafts if not f.in_pieces]
+    encoded = [f.target for f in unpriced if not f.in_pieces]
     ending = max([t.stream_bytes for t in encoded if t.ends_with_chunk], default=0)
     kept = max([t.stream_bytes for t in encoded if not t.ends_with_chunk], default=0)
     return max(decoders, ending) + kept
 
 
-def gains_at_once(reading: Reading, drafts: Sequence[Draft]) -> bool:
+def gains_at_once(reading: Reading, unpriced: Sequence[UnpricedFill]) -> bool:
     """True if decoding the chunks of a unit at once is faster, if there is memory for it.
 
     A chunk that several units share is not faster at once: a stream stops at the end of the part that its unit needs.
     """
     source, units = reading.source, reading.units
-    open_chunks = reading.chunks if _is_interleaved(drafts) else 1
+    open_chunks = reading.chunks if _is_interleaved(unpriced) else 1
     together = open_chunks * source.spec.chunk_bytes
     is_small = together <= AT_ONCE_BYTES
     return source.encoded_bytes > 0 and is_small and units.common(reading.grid) == units
 
 
-def _is_interleaved(drafts: Sequence[Draft]) -> bool:
+def _is_interleaved(unpriced: Sequence[UnpricedFill]) -> bool:
     """True if the source chunks that a unit touches are decoded side by side."""
-    return "weave" in [draft.strategy for draft in drafts]
+    return "weave" in [fill.strategy for fill in unpriced]
 
 
-def _piece_bytes(draft: Draft, band_bytes: int) -> int:
-    return band_bytes * draft.target.spec.itemsize // draft.source.spec.itemsize
+def _piece_bytes(fill: UnpricedFill, band_bytes: int) -> int:
+    return band_bytes * fill.target.spec.itemsize // fill.source.spec.itemsize
 
 
-def _fixed_bytes(reading: Reading, drafts: Sequence[Draft]) -> int:
-    cast = CAST_SCRATCH_BYTES if any(draft.piece.is_computed for draft in drafts) else 0
-    chunks = reading.chunks + sum([len(draft.numbers) * draft.chunks for draft in drafts])
+def _fixed_bytes(reading: Reading, unpriced: Sequence[UnpricedFill]) -> int:
+    cast = CAST_SCRATCH_BYTES if any(fill.piece.is_computed for fill in unpriced) else 0
+    chunks = reading.chunks + sum([len(fill.numbers) * fill.chunks for fill in unpriced])
     return TASK_OVERHEAD_BYTES + cast + RECORD_BYTES * chunks
 
 
@@ -311,3 +318,158 @@ def bytes_beside(metadata_bytes: int, max_memory: int, what: str, buffers: int) 
             smallest_bytes=mib << 20,
         )
     return left
+
+
+DECODE_BYTES_PER_SECOND = 1.4e9
+COPY_BYTES_PER_SECOND = 3.0e9
+ENCODE_BYTES_PER_SECOND = 0.5e9
+SECONDS_PER_WRITE = 6e-6
+SECONDS_PER_TASK = 1e-4
+SECONDS_PER_CHUNK_BAND = 1e-5
+DIGEST_BYTES_PER_SECOND = 12e9
+SECONDS_PER_RUN = 1e-6
+"""An order of magnitude on one core of a small server. Such constants only rank strategies."""
+
+READ_BYTES_PER_SECOND = 0.5e9
+"""Speed of a disk or a network; it only decides whether several targets share a read."""
+
+AT_ONCE_GAIN = 1.25
+"""Speed of decoding a chunk at once, divided by that of a stream (measured)."""
+
+CACHED_BYTES = 8 << 20
+"""Bands above this leave the processor's cache between decoding and writing."""
+
+
+def price(
+    fill: UnpricedFill, reading: Reading, buffers: TaskBuffers, *, is_decoded: bool = False
+) -> Price:
+    """The cost of filling a piece. With ``is_decoded``, another fill pays for decoding and for the source's digest."""
+    strategy, piece, source, target = fill.strategy, fill.piece, fill.source, fill.target
+    source_grid = piece.source_grid(source.spec.storage)
+    decoded, stored = decoded_bytes(reading), touched_bytes(reading)
+    moved = math.prod(piece.shape) * target.spec.itemsize
+    target_grid = piece.target_grid(target.spec.storage)
+    written = _written_bytes(target_grid, target, moved) * target.copies
+    # Pieces are as wide as a source chunk, or as a row of a unit if chunks are interleaved.
+    passing = fill.units
+    if strategy == "scatter" and fill.units != source_grid:
+        passing = fill.units.refine(source_grid)
+    writes = _writes(fill, passing, target_grid, buffers.band_bytes) * target.copies
+    seconds = _seconds(fill, moved, writes, fill.units.count)
+    if strategy != "copy":
+        if not is_decoded:
+            seconds += _decode_seconds(source, decoded, buffers)
+            # The source is read chunk by chunk, or row by row of a whole unit if chunks are interleaved.
+            read = fill.units if strategy == "weave" else source_grid
+            seconds += _digest_seconds(read, source.spec.itemsize, moved)
+        seconds += _digest_seconds(passing, target.spec.itemsize, moved)
+    if strategy == "scatter" and is_turned(piece):
+        seconds += writes * SECONDS_PER_RUN
+    if strategy == "weave":
+        seconds += decoded / buffers.band_bytes * reading.chunks * SECONDS_PER_CHUNK_BAND
+    if buffers.band_bytes > CACHED_BYTES:
+        seconds += moved / COPY_BYTES_PER_SECOND
+    return Price(fill.units.count, decoded, stored, written, writes, buffers.task_bytes, seconds)
+
+
+def _seconds(fill: UnpricedFill, moved: int, writes: int, tasks: int) -> float:
+    """Time to copy, encode and write, without decoding and checksums."""
+    if fill.strategy == "copy":
+        return moved / COPY_BYTES_PER_SECOND / 2 + writes * SECONDS_PER_WRITE
+    encode = 0.0 if fill.target.raw else moved / ENCODE_BYTES_PER_SECOND
+    copy = moved / COPY_BYTES_PER_SECOND * (1.3 if fill.strategy == "block" else 1.0)
+    return encode + copy + writes * SECONDS_PER_WRITE + tasks * SECONDS_PER_TASK
+
+
+def _decode_seconds(source: Side, nbytes: int, buffers: TaskBuffers) -> float:
+    if source.raw:
+        return 0.0
+    return nbytes / DECODE_BYTES_PER_SECOND / (AT_ONCE_GAIN if buffers.at_once else 1.0)
+
+
+def _digest_seconds(rows: Grid, itemsize: int, nbytes: int) -> float:
+    """Time for checksums of ``nbytes`` in the boxes of ``rows``: one call per contiguous run."""
+    run = itemsize
+    for part, parts in zip(reversed(rows.largest), reversed(rows.parts), strict=True):
+        run *= max(1, part)
+        if parts > 1:
+            break
+    return nbytes / DIGEST_BYTES_PER_SECOND + nbytes / run * SECONDS_PER_RUN
+
+
+def _written_bytes(grid: Grid, target: Side, moved: int) -> int:
+    if target.spec.chunk_shape is None:
+        return moved
+    return grid.count * (target.spec.chunk_bytes + 4)
+
+
+def is_turned(piece: Piece) -> bool:
+    """True if the target's rows lie across those of the source."""
+    order = [dim for dim in piece.axis_order if piece.shape[dim] > 1]
+    return bool(order) and order[-1] != max(order)
+
+
+def _band_extents(piece: Piece, source: Side, band_bytes: int) -> tuple[int, ...]:
+    """The extent of one band along each dimension of a piece; bands are cut from the chunks of the source."""
+    chunk = source.spec.chunk_shape or source.spec.storage.largest
+    shape = list(chunk)
+    if piece.source_view is not None:
+        shape = [
+            n
+            for extent, sizes in zip(chunk, piece.source_view.sizes, strict=True)
+            for n in _split_extent(extent, sizes)
+        ]
+    nbytes = source.spec.itemsize
+    for dim in reversed(range(len(shape))):
+        rows = min(shape[dim], max(1, band_bytes // max(1, nbytes)))  # of an empty tensor 0
+        nbytes *= shape[dim]
+        shape[dim] = rows
+    return tuple(shape)
+
+
+def _split_extent(extent: int, sizes: Sequence[int]) -> list[int]:
+    """The extents of a chunk along the dimensions of these ``sizes`` into which a view splits one dimension."""
+    found = []
+    for number, size in enumerate(sizes):
+        behind = math.prod(sizes[number + 1 :])
+        found.append(min(size, max(1, extent // max(1, behind))))
+    return found
+
+
+def _writes(fill: UnpricedFill, passing: Grid, target_grid: Grid, band_bytes: int) -> int:
+    """Number of writes that fill the target once, if pieces pass in the boxes of ``passing``."""
+    if not fill.in_pieces:
+        return target_grid.count
+    piece, extents = fill.piece, fill.piece.shape
+    if fill.strategy == "scatter":
+        extents = _band_extents(piece, fill.source, band_bytes)
+    return _scattered_writes(piece, passing, target_grid, fill.target, extents)
+
+
+def _scattered_writes(
+    piece: Piece, units: Grid, target_grid: Grid, target: Side, extents: Sequence[int]
+) -> int:
+    """Number of contiguous writes that fill the target when pieces cut by both grids are written one by one.
+
+    Within a target chunk, a run covers the trailing dimensions that no unit and no band (``extents``) cuts; it ends in the
+    innermost dimension that is cut.
+    """
+    refined = units.refine(target_grid)
+    target_dims = inverse(piece.axis_order)
+    run = 1
+    for dim in piece.axis_order[::-1]:
+        whole = max(1, refined.largest[dim])
+        run *= max(1, min(whole, extents[dim]))
+        if (
+            refined.parts[dim] != target_grid.parts[dim]
+            or extents[dim] < whole
+            or _is_padded(target, target_dims[dim])
+        ):
+            break
+    return max(1, math.prod(piece.shape) // run)
+
+
+def _is_padded(target: Side, dim: int) -> bool:
+    chunk = target.spec.chunk_shape
+    is_known = chunk is not None and dim < len(chunk)  # beyond it: a dimension of a view
+    return chunk is not None and is_known and target.spec.shape[dim] % chunk[dim] != 0
