@@ -32,7 +32,6 @@ from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import Extent, StoredTensor
 from reshard.formats.file_map import FileMap
-from reshard.formats.registry import plan_files
 from reshard.planning.multi_plan import Read
 from reshard.planning.request_plan import RequestPlan
 from reshard.planning.requests import (
@@ -229,7 +228,7 @@ def requests_of_target(
     root = locate(target.target)
     store = root.traits.requests
     written = list(map(writing_of, plan.tensors))
-    data = _requests_of_shared_files(written, plan_files(checkpoint), root.traits)
+    data = _requests_of_shared_files(written, checkpoint.form.plan(checkpoint), root.traits)
     shared = _tensors_of_shared_reads(planned.summary.total.reads, number)
     for at, writing in enumerate(written):
         if not writing.shared:

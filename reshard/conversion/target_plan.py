@@ -20,8 +20,9 @@ from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.format import Format, refuse_database, refuse_others, unheld
 from reshard.formats.format_options import format_with
+from reshard.formats.known_formats import known_format
 from reshard.formats.quantized.pairs import Quantized
-from reshard.formats.registry import known_format, mixes_values, target_format
+from reshard.formats.registry import mixes_values, target_format
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import refuse_unstored
@@ -100,7 +101,7 @@ def make_target(
     warnings = (
         *content.warnings,
         *lost_metadata(reader, checkpoint),
-        *known.warnings(checkpoint, reader),
+        *form.warnings(checkpoint, reader),
     )
     return TargetPlan(
         checkpoint, content.demands, content.dropped, warnings, traits, content.mapping

@@ -6,7 +6,7 @@
     folder/__0.metadata, …            in its place, where each rank saved by itself
     folder/__0_0.distcp, …            the items; names carry no meaning
 
-Megatron's checkpoints have these files too, and more: ``torch_dist.py`` knows them.
+Megatron's checkpoints have these files too, and more: ``megatron.py`` knows them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from reshard.errors import (
     ReshardError,
 )
 from reshard.formats.dcp.metadata import MetadataFile
+from reshard.formats.format import PlaceNames
 from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.limits import MAX_PICKLE_BYTES
 from reshard.formats.record_names import OF_RECORDS
@@ -39,12 +40,9 @@ def data_file(number: int) -> str:
     return f"__{number}_0{ENDING}"
 
 
-def is_dcp(root: Location) -> bool:
-    """True if a location is such a folder, finished or not, or one of its files."""
-    found = root.status()
-    if found is not None and found.kind == "folder":
-        return _has_marks(_names(root))
-    return found is not None and found.kind == "file" and _is_mark(root.name)
+def is_dcp(names: PlaceNames) -> bool:
+    """True for the names of such a folder, finished or not, and of one of its files."""
+    return any(map(_is_mark, names.files)) or (names.kind == "file" and _is_mark(names.name))
 
 
 def has_metadata(folder: Location) -> bool:
@@ -110,10 +108,6 @@ def read_metadata_files(folder: Location) -> list[MetadataFile]:
 
 def _names(folder: Location) -> list[str]:
     return [entry.name for entry in folder.entries() if not entry.is_folder]
-
-
-def _has_marks(names: Sequence[str]) -> bool:
-    return any(map(_is_mark, names))
 
 
 def _is_mark(name: str) -> bool:

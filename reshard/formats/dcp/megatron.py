@@ -19,6 +19,7 @@ from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, ValueEntry
 from reshard.formats.dcp.files import is_dcp
 from reshard.formats.dcp.tiled_tensor import filled
+from reshard.formats.format import PlaceNames
 from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.storage.location import Location
 
@@ -38,12 +39,11 @@ _IN_BUFFERS = f"a buffer of Megatron's optimizer, {_WAY}"
 _FLATTENED = f"a flattened tensor of Megatron's optimizer, {_WAY}"
 
 
-def is_megatron(root: Location) -> bool:
-    """True if a folder of torch's distributed checkpoint, finished or not, is of Megatron."""
-    if not (is_dcp(root) and root.is_folder()):
+def is_megatron(names: PlaceNames) -> bool:
+    """True for the names of a folder of torch's distributed checkpoint, finished or not, that is of Megatron."""
+    if CONFIG not in names.files or not is_dcp(names):
         return False
-    names = {entry.name for entry in root.entries() if not entry.is_folder}
-    return CONFIG in names and (COMMON in names or _BACKEND in _config(root))
+    return COMMON in names.files or _BACKEND in _config(names.root)
 
 
 def _check_config(root: Location) -> None:

@@ -19,7 +19,7 @@ from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Extent, Item, RecordedRange, StoredTensor
 from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, ValueEntry
-from reshard.formats.dcp.files import FORMAT, read_metadata_files
+from reshard.formats.dcp.files import FORMAT, metadata_files, read_metadata_files
 from reshard.formats.dcp.items import StoredItem, StoredValue, Wanted, read_items
 from reshard.formats.dcp.megatron import readable
 from reshard.formats.dcp.metadata import MetadataFile, parse_metadata
@@ -30,6 +30,7 @@ from reshard.formats.encoding import Encoding
 from reshard.formats.slices.described import check_described, described_entry, recorded
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import read_slices
+from reshard.formats.slices.record_files import RecordedFolder, TensorTree
 from reshard.formats.slices.slice_file import NOTHING, SliceFile, digest_of
 from reshard.formats.torch.leaves import unread_warnings
 from reshard.formats.torch.plain_value import Unread
@@ -142,6 +143,12 @@ class DcpChunks(Chunks):
         """The range of each piece, with its CRC-32."""
         crcs = self._cuts[name].crcs if name in self._cuts else None
         return crcs.ranges() if crcs else ()
+
+    def folders_to_record(self, reader: Reader, root: Location) -> list[RecordedFolder]:
+        """The folder, with the metadata files; the digests of tensors cover the rest."""
+        files = tuple(file.name for file in metadata_files(root))
+        tree = TensorTree(reader.leaves, reader.tensors)
+        return [RecordedFolder("", tree, files, data_files=None)]
 
 
 def _wanted(entries: Entries) -> Iterator[Wanted]:
