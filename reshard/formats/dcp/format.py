@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
-from reshard.formats.dcp.files import ENDING, FORMAT, METADATA, is_dcp, is_replaceable
-from reshard.formats.dcp.finished import is_whole
-from reshard.formats.dcp.form import DcpForm
-from reshard.formats.dcp.megatron import CONFIG, entries_of, is_megatron
-from reshard.formats.dcp.megatron import FORMAT as MEGATRON
-from reshard.formats.dcp.price import OPENED_LEAF_BYTES, leaf_count
-from reshard.formats.dcp.reader import PLAIN, Conventions, open_dcp
+from typing import TYPE_CHECKING, ClassVar
+
+from reshard.formats.base import Form, TargetCheckpoint, TargetTensor, Unarranged
+from reshard.formats.dcp.files import (
+    CONFIG,
+    ENDING,
+    FORMAT,
+    MEGATRON,
+    METADATA,
+    entries_of,
+    is_dcp,
+    is_megatron,
+    is_replaceable,
+    is_whole,
+)
+from reshard.formats.dcp.reader import OPENED_LEAF_BYTES, PLAIN, Conventions, leaf_count, open_dcp
 from reshard.formats.format import About, Format, Mark, PlaceNames
+from reshard.formats.slice_places import in_shared_files, kept_shards, refuse_dtype
+from reshard.formats.torch.dtypes import TENSOR_DTYPES
+
+if TYPE_CHECKING:
+    from reshard.formats.file_map import FileMap
+
+
+class DcpForm(Form, frozen=True):
+    """A target of torch's distributed checkpoint: a folder."""
+
+    format: ClassVar[str] = FORMAT
+
+    def arrange(self, given: Unarranged) -> TargetTensor:
+        """The tensor with contiguous parts of each slice as chunks, cut where the source is if that is near.
+
+        Raises PlanError for a dtype that torch has no tensors of.
+        """
+        tensor, source = given.tensor, given.source
+        refuse_dtype(tensor, TENSOR_DTYPES, "tensors of torch")
+        return in_shared_files(tensor, source, kept_shards(tensor, source))
+
+    def plan(self, target: TargetCheckpoint) -> FileMap:
+        from reshard.formats.dcp.write_files import plan_files
+
+        return plan_files(target)
+
 
 _MARK = Mark(leaves=leaf_count, is_finished=is_whole, is_ours=is_replaceable)
 
