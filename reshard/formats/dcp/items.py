@@ -1,8 +1,7 @@
 """Reads the items of a checkpoint: the place of a tensor's elements, or another value itself, and the pieces of each tensor.
 
-The archives of items in their files: the beginning and the end of each, which have its pickle and its directory.
-
-Elements are not read. Where each read is a request, many are asked for at once.
+Of each archive the beginning and the end are read, which have its pickle and its directory; elements are not.
+Where each read is a request, many are asked for at once.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ The items of one file are archives at multiples of 64, one behind the other, wit
 One insert is between the elements of two tensors: the end of an archive, which has the CRC-32 of its elements, zeros, and
 the beginning of the next. torch packs items without zeros, and reads both.
 
-``.metadata`` is written as torch 2.9 and later do, and read by ``formats.dcp.metadata``. It is in protocol 2, so that torch's own restricted unpickler can read it too. It does not contain the path of the folder.
+``.metadata`` is written as torch 2.9 and later do, and read by ``formats.dcp.metadata``. It is in protocol 2,
+so that torch's own restricted unpickler can read it too. It does not contain the path of the folder.
 (``torch/distributed/checkpoint/metadata.py`` and ``filesystem.py``)
 """
 
@@ -39,8 +40,8 @@ from reshard.formats.torch.write_archive import (
     archive_of,
     archive_tail,
     elements_start,
+    tensor_pickle,
 )
-from reshard.formats.torch.write_tensor import tensor_pickle
 from reshard.geometry.box import Box
 from reshard.geometry.dtypes import NUMBER_DTYPES, storage_bytes
 
