@@ -1,4 +1,4 @@
-"""Writes archives that ``torch.load`` reads: their tensors, and their parts around elements.
+"""Writes archives that torch loads: those of tensors, and their parts around elements.
 
 They are the zip archives of ``torch.save``, whose records ``formats.torch.archive`` finds.
 
