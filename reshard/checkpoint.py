@@ -14,8 +14,9 @@ from reshard.engine.limits import limits_of
 from reshard.errors import MissingChunksWarning, MissingError, StorageError, TreeError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
+from reshard.formats.known_formats import files_of
 from reshard.formats.missing_chunks import filled_warning, read_as
-from reshard.formats.registry import files_of, open_reader
+from reshard.formats.registry import open_reader
 from reshard.identity.identity_file import how_to_record, read_identity
 from reshard.identity.slice_proof import SliceProof, needs_elements, prove_slice
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of

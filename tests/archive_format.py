@@ -4,8 +4,6 @@ The CRC-32 of an entry follows its data, and stands in the central directory at 
 chunks and behind them that depend on the chunks.
 """
 
-# ruff: noqa: ARG002  a format is given more than a small one needs
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +19,7 @@ from msgspec.structs import replace
 
 from reshard.checksums.crc import CRC32
 from reshard.errors import CorruptError
-from reshard.formats.base import Chunks, Form, Reader, TargetCheckpoint, TargetTensor
+from reshard.formats.base import Chunks, Form, Reader, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.chunking import contiguous_grid
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, RawPiece, StoredTensor
 from reshard.formats.file_map import (
@@ -32,7 +30,7 @@ from reshard.formats.file_map import (
     SharedFile,
     StoredRanges,
 )
-from reshard.formats.format import About, Format, Recognised
+from reshard.formats.format import About, Format, Mark, Opening, PlaceNames
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import SliceFile, render_slices, target_entry
@@ -162,70 +160,62 @@ class ArchiveChunks(Chunks):
 class ArchiveForm(Form, frozen=True):
     format: ClassVar[str] = "archive"
 
-
-class Archive(Format):
-    """The format."""
-
-    about = About(
-        name="archive",
-        title="archive",
-        marks=f"archive ({FILE})",
-        leaf_bytes=4000,
-        tensors_only=True,
-    )
-
-    def recognise(self, root: Location) -> Recognised | None:
-        return (
-            Recognised(count_leaves=lambda _: 1, is_ours=lambda _: False)
-            if (root / FILE).is_file()
-            else None
-        )
-
-    def open(self, root: Location, *given: Any) -> Reader:
-        known, file = read_slices(root), root / FILE
-        found = file.status()
-        if known is None or found is None:
-            raise CorruptError(f"{root} has no slices.json; restore it from a copy")
-        with closing(file.open(found.version)) as opened:
-            data = opened.read(0, found.nbytes)
-        chunks, tensors = {}, {}
-        for info in ZipFile(BytesIO(data)).infolist():
-            entry = known.tensors[info.filename]
-            start = info.header_offset + 30 + len(info.filename.encode())
-            piece = RawPiece(Box.full(entry.shape), str(file), start, (), found.version)
-            spec = TensorSpec(info.filename, entry.shape, entry.dtype, Grid.whole(entry.shape))
-            held = chunks[spec.name] = gathered_chunks(spec.shape, spec.itemsize, [piece])
-            spec = replace(spec, storage=held.grid, layout=entry.layout)
-            fill, digest = bytes(spec.itemsize), entry.digest
-            tensors[spec.name] = StoredTensor(spec, held.encoding, fill, False, digest)
-        return Reader(
-            uri=given[1] if given[1:] else str(root),
-            format="archive",
-            container=Container(None, (Item("", "", is_tree=True),)),
-            tensors=tensors,
-            leaves=tuple(Leaf(name, (PathKey(name),)) for name in tensors),
-            chunks=ArchiveChunks(chunks),
-            metadata_bytes=2000 * len(tensors),
-            conversion=known.conversion,
-            made=known.made,
-        )
-
-    def form(self, options: Mapping[str, Any], source: Reader) -> ArchiveForm:
-        return ArchiveForm()
-
-    def arrange(
-        self, form: Form, tensor: TargetTensor, source: StoredTensor, slices: Grid
-    ) -> TargetTensor:
-        whole = Grid.whole(tensor.spec.shape)
+    def arrange(self, given: Unarranged) -> TargetTensor:
+        tensor, whole = given.tensor, Grid.whole(given.tensor.spec.shape)
         storage = contiguous_grid(whole, tensor.spec.itemsize, CHUNK_BYTES)
         return replace(tensor, spec=replace(tensor.spec, storage=storage), packed=whole)
 
     def plan(self, target: TargetCheckpoint) -> FileMap:
         return plan_archive(target)
 
-    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
+    def warnings(self, _target: TargetCheckpoint, _source: Reader, /) -> Iterator[str]:
         yield "an archive of tests is nothing that other programs know"
 
 
-ARCHIVE = Archive()
-"""For ``monkeypatch.setattr("reshard.formats.registry.FORMATS", …)``."""
+def recognise(names: PlaceNames) -> Mark | None:
+    return Mark(leaves=lambda _: 1) if FILE in names.files else None
+
+
+def open_archive(root: Location, how: Opening) -> Reader:
+    known, file = read_slices(root), root / FILE
+    found = file.status()
+    if known is None or found is None:
+        raise CorruptError(f"{root} has no slices.json; restore it from a copy")
+    with closing(file.open(found.version)) as opened:
+        data = opened.read(0, found.nbytes)
+    chunks, tensors = {}, {}
+    for info in ZipFile(BytesIO(data)).infolist():
+        entry = known.tensors[info.filename]
+        start = info.header_offset + 30 + len(info.filename.encode())
+        piece = RawPiece(Box.full(entry.shape), str(file), start, (), found.version)
+        spec = TensorSpec(info.filename, entry.shape, entry.dtype, Grid.whole(entry.shape))
+        held = chunks[spec.name] = gathered_chunks(spec.shape, spec.itemsize, [piece])
+        spec = replace(spec, storage=held.grid, layout=entry.layout)
+        fill, digest = bytes(spec.itemsize), entry.digest
+        tensors[spec.name] = StoredTensor(spec, held.encoding, fill, False, digest)
+    return Reader(
+        uri=how.uri or str(root),
+        format="archive",
+        container=Container(None, (Item("", "", is_tree=True),)),
+        tensors=tensors,
+        leaves=tuple(Leaf(name, (PathKey(name),)) for name in tensors),
+        chunks=ArchiveChunks(chunks),
+        metadata_bytes=2000 * len(tensors),
+        conversion=known.conversion,
+        made=known.made,
+    )
+
+
+ARCHIVE = Format(
+    about=About(
+        name="archive",
+        title="archive",
+        marks=f"archive ({FILE})",
+        leaf_bytes=4000,
+        tensors_only=True,
+    ),
+    recognise=recognise,
+    open=open_archive,
+    write=lambda _, __: ArchiveForm(),
+)
+"""For ``monkeypatch.setattr("reshard.formats.known_formats.FORMATS", …)``."""

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from reshard.formats.base import Chunks, Reader
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, RawPiece, StoredTensor
-from reshard.formats.format import Recognised
+from reshard.formats.format import Format, Mark, PlaceNames
 from reshard.formats.json.safe_json import read_json
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
-from reshard.formats.orbax.format import ORBAX, Orbax
+from reshard.formats.orbax.format import ORBAX
 from reshard.geometry.grid import Box, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location
@@ -97,21 +97,14 @@ def open_pieces(root: Location, index: Location, kind: str) -> Reader:
     )
 
 
-class Pieces(Orbax):
-    """A format of tests, which is read; its marks are one file."""
-
-    about = replace(ORBAX.about, name="pieces", marks=MARK)
-
-    def recognise(self, root: Location) -> Recognised | None:
-        return (
-            Recognised(count_leaves=lambda _: 1, is_ours=lambda _: False)
-            if (root / MARK).is_file()
-            else None
-        )
-
-    def open(self, root: Location, *_: object) -> Reader:
-        return open_pieces(root, root / MARK, "pieces")
+def recognise(names: PlaceNames) -> Mark | None:
+    return Mark(leaves=lambda _: 1) if MARK in names.files else None
 
 
-PIECES = Pieces()
-"""For ``monkeypatch.setattr("reshard.formats.registry.FORMATS", …)``."""
+PIECES = Format(
+    about=replace(ORBAX.about, name="pieces", marks=MARK),
+    recognise=recognise,
+    write=ORBAX.write,
+    open=lambda root, _: open_pieces(root, root / MARK, "pieces"),
+)
+"""A format of tests, which is read; its marks are one file. For ``monkeypatch.setattr("reshard.formats.known_formats.FORMATS", …)``."""

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from reshard.formats.base import Reader
-from reshard.formats.format import Recognised
-from reshard.formats.orbax.format import ORBAX, Orbax
+from reshard.formats.format import Format, Mark, PlaceNames
+from reshard.formats.orbax.format import ORBAX
 from reshard.storage.location import Location
 from tests.loose_pieces import open_pieces
 
@@ -52,24 +51,15 @@ def prefix_files(root: Location) -> tuple[Location, ...] | None:
     )
 
 
-class Prefix(Orbax):
-    """A format of tests, which is read."""
-
-    about = replace(ORBAX.about, name="prefix", marks=f"prefix (*{INDEX})")
-
-    def recognise(self, root: Location) -> Recognised | None:
-        return (
-            None
-            if prefix_files(root) is None
-            else Recognised(count_leaves=lambda _: 1, is_ours=lambda _: False)
-        )
-
-    def files_of(self, root: Location) -> tuple[Location, ...] | None:
-        return prefix_files(root)
-
-    def open(self, root: Location, *_: object) -> Reader:
-        return open_pieces(root, root.parent / f"{root.name}{INDEX}", "prefix")
+def recognise(names: PlaceNames) -> Mark | None:
+    files = prefix_files(names.root)
+    return None if files is None else Mark(leaves=lambda _: 1, files=files)
 
 
-PREFIX = Prefix()
-"""For ``monkeypatch.setattr("reshard.formats.registry.FORMATS", …)``."""
+PREFIX = Format(
+    about=replace(ORBAX.about, name="prefix", marks=f"prefix (*{INDEX})", by_prefix=True),
+    recognise=recognise,
+    write=ORBAX.write,
+    open=lambda root, _: open_pieces(root, root.parent / f"{root.name}{INDEX}", "prefix"),
+)
+"""A format of tests, which is read; for ``monkeypatch.setattr("reshard.formats.known_formats.FORMATS", …)``."""

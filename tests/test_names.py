@@ -82,7 +82,7 @@ def type_of(node: ast.stmt) -> str:
 def shared(names: dict[str, set[str]], surfaces: Sequence[str] = SURFACES) -> dict[str, list[str]]:
     """The names that two modules give to functions, or to types, where neither only shows what the other does.
 
-    Two formats do the same, each for its files, and the registry asks them.
+    Two formats do the same, each for its files, and known_formats asks them.
     """
     found = {}
     for name, all_modules in names.items():
@@ -100,7 +100,7 @@ def room(module: str) -> str:
 
 
 def is_of_a_format(module: str) -> bool:
-    return module == "formats/registry" or room(module).startswith("formats/")
+    return module == "formats/known_formats" or room(module).startswith("formats/")
 
 
 def test_no_two_modules_have_a_function_of_one_name() -> None:

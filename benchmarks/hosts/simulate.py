@@ -31,7 +31,6 @@ from reshard.engine.task import Result
 from reshard.engine.task_stream import task_batches
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Extent
-from reshard.formats.registry import plan_files
 from reshard.planning.planner import make_multi_plan
 from reshard.planning.plans import MultiPlan
 from reshard.planning.target_layouts import layout_of
@@ -160,7 +159,7 @@ def planned(model: Model, workers: int) -> Planned:
 
 def _output(checkpoint: TargetCheckpoint) -> TargetOutput:
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
-    files = plan_files(checkpoint)
+    files = checkpoint.form.plan(checkpoint)
     elsewhere = RemoteAccess("", ("host", "boot"), (TARGET, "0" * 32))
     return TargetOutput(files, encodings, TARGET, elsewhere=elsewhere)
 

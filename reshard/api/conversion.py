@@ -110,7 +110,7 @@ def check_arguments(
     """
     from reshard.conversion.check_target import check_target
     from reshard.conversion.target_plan import refuse_other_options
-    from reshard.formats.registry import known_format
+    from reshard.formats.known_formats import known_format
     from reshard.planning.rules import check_rules
 
     limits = limits_of(max_memory, workers)

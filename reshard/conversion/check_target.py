@@ -52,8 +52,8 @@ class CheckedOptions(Struct, frozen=True):
     def __post_init__(self) -> None:
         """Raises PlanError for a value that is wrong with any checkpoint."""
         check_limits(self.max_memory, self.workers)
-        # Tests and programs may add formats to the registry, whose names no type lists.
-        check_choice("to", self.to, (None, *format_names()))
+        # Other distributions may add formats, whose names no type lists.
+        check_choice("to", self.to, (None, *format_names(self.to)))
         for name in AS_ASKED:
             OF_EVERY_FORMAT[name].parse(name, getattr(self, name))
 

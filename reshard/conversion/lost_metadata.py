@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.contents import ARRAY_TYPES
-from reshard.formats.registry import known_format
+from reshard.formats.known_formats import known_format
 from reshard.record import counted
 
 _SHOWN = 3

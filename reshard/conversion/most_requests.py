@@ -20,7 +20,6 @@ from reshard.conversion.target_plan import Planned
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.codecs import is_seekable
-from reshard.formats.registry import plan_files
 from reshard.geometry.grid import Grid
 from reshard.geometry.row_major import band_cut, row_bytes
 from reshard.layout.tensor_spec import TensorSpec
@@ -170,7 +169,7 @@ def _stored_in(reader: Reader, name: str) -> tuple[int, int]:
 def _of_target(planned: Planned, number: int, target: CheckedTarget) -> RequestPlan:
     """The requests that write a target in a bucket, and read it back where that is asked for."""
     summary, checkpoint = planned.summary, planned.checkpoints[number]
-    root, files = locate(target.target), plan_files(checkpoint)
+    root, files = locate(target.target), checkpoint.form.plan(checkpoint)
     store, tensors = root.traits, summary.plans[number].plan.tensors
     shared = [_upload(store, files.shared_file(file).nbytes) for file in files.shared]
     data = sum(shared, NONE)

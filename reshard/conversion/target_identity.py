@@ -19,8 +19,9 @@ from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.errors import VerificationError
 from reshard.formats.contents import Leaf
+from reshard.formats.known_formats import known_format
 from reshard.formats.record_names import IDENTITY_NAME, RECEIPT_NAME, SIGNATURE_NAME, TREE_NAME
-from reshard.formats.registry import known_format, open_written
+from reshard.formats.registry import open_written
 from reshard.identity.identity_file import render_identity, render_tree
 from reshard.identity.receipt import render_receipt
 from reshard.identity.weights_identity import (

@@ -29,7 +29,6 @@ from reshard.engine.task import Result
 from reshard.errors import StorageError
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.registry import plan_files
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.plans import Plan
 from reshard.storage.location import Location, locate
@@ -137,7 +136,7 @@ def open_output(job: TargetJob, limits: Limits, part: Part | None = None) -> Tar
         if job.options.check == "readback":
             check_read_back(job.plan, job.reader, checkpoint, limits)
         check_unseen_memory(job.plan, job.reader, limits, job.equal)
-        files = plan_files(checkpoint)
+        files = checkpoint.form.plan(checkpoint)
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
     sides = [tensor.target for tensor in job.plan.tensors]
     is_sent = any(side.in_order is not None and not side.ends_with_chunk for side in sides)

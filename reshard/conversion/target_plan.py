@@ -20,8 +20,9 @@ from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.format import Format, refuse_database, refuse_others, unheld
 from reshard.formats.format_options import format_with
+from reshard.formats.known_formats import known_format
 from reshard.formats.quantized.pairs import Quantized
-from reshard.formats.registry import known_format, mixes_values, target_format
+from reshard.formats.registry import mixes_values, target_format
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.changes import refuse_unstored
 from reshard.layout.tensor_spec import TensorSpec
@@ -99,7 +100,7 @@ def make_target(
     warnings = (
         *content.warnings,
         *lost_metadata(reader, checkpoint),
-        *known.warnings(checkpoint, reader),
+        *form.warnings(checkpoint, reader),
     )
     return TargetPlan(
         checkpoint, content.wanted_pieces, content.dropped, warnings, traits, content.mapping

@@ -7,11 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reshard.formats.base import Form, TargetTensor
+from reshard.formats.base import Form, TargetTensor, Unarranged
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
 from reshard.formats.contents import Leaf, StoredTensor
 from reshard.formats.encoding import Encoding, codec_name
-from reshard.formats.registry import known_format
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
@@ -31,7 +30,7 @@ def target_tensor(
     partition, slices = _partition(stored, parts)
     whole = replace(bare, layout=parts.layout)
     tensor = TargetTensor(whole, Encoding(), leaf, partition, slices)
-    return known_format(form.format).arrange(form, tensor, stored, parts.slices)
+    return form.arrange(Unarranged(tensor, stored, parts.slices))
 
 
 def _partition(

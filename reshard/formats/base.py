@@ -11,11 +11,12 @@ hostile pattern might never end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from reshard.errors import FormatError
 from reshard.formats.contents import (
     Container,
     Extent,
@@ -31,6 +32,11 @@ from reshard.geometry.grid import Box, Grid, Index
 from reshard.layout.changes import Changes
 from reshard.layout.partitioners import div_cuts
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.storage.location import Location
+
+if TYPE_CHECKING:
+    from reshard.formats.file_map import FileMap
+    from reshard.formats.slices.record_files import RecordedFolder
 
 RecordUse = Literal["checked", "unchecked", "ignored"]
 """The use of a checkpoint's slices.json on opening: refuse contradictions, use the parts that fit, or use only whether
@@ -53,25 +59,25 @@ class Chunks(Protocol):
         """
         ...
 
-    def copies(self, name: str) -> Sequence[tuple[Extent, ...]]:  # noqa: ARG002  of the interface
+    def copies(self, _name: str, /) -> Sequence[tuple[Extent, ...]]:
         """Ranges of files that hold the same slice of a tensor, a tuple for each slice that is stored several times.
 
         ``locate`` gives the first of them; only checks of a checkpoint read the others.
         """
         return ()
 
-    def recorded_ranges(self, name: str) -> Sequence[RecordedRange]:  # noqa: ARG002  of the interface
+    def recorded_ranges(self, _name: str, /) -> Sequence[RecordedRange]:
         """Ranges of files that hold the elements of a tensor, whose CRCs the format recorded; none where it records none.
 
         Checks read those of a tensor without ``crcs``, and those of a damaged tensor, to find the damaged file.
         """
         return ()
 
-    def lacking(self, names: Iterable[str]) -> dict[str, Stored]:  # noqa: ARG002  of the interface
+    def lacking(self, _names: Iterable[str], /) -> dict[str, Stored]:
         """The tensors, among these, with chunks that are not stored: from a listing or an index, without a look-up of each chunk."""
         return {}
 
-    def with_missing(self, reader: Reader, may_be_missing: bool) -> Reader:  # noqa: ARG002  of the interface
+    def with_missing(self, reader: Reader, _may_be_missing: bool, /) -> Reader:
         """The open checkpoint, in which any chunk that is not stored means the fill value, or is damage."""
         return reader
 
@@ -81,6 +87,15 @@ class Chunks(Protocol):
         A file that is no chunk, and that the record does not name, is damage.
         """
         return None
+
+    def folders_to_record(self, reader: Reader, _root: Location, /) -> list[RecordedFolder]:
+        """The folders of the open checkpoint that get a slices.json, the top last; ``root`` is viewed as one checkpoint.
+
+        Raises FormatError for a checkpoint that has no room for one.
+        """
+        raise FormatError(
+            f"{reader.uri} has no room for a record of digests: its files are only read; convert it to a format that records them"
+        )
 
 
 class WeightsVersion(Struct, frozen=True):
@@ -178,8 +193,25 @@ class TargetTensor(Struct, frozen=True):
         return Grid(spec.shape, tuple(map(div_cuts, spec.shape, counts)))
 
 
+class Unarranged(Struct, frozen=True):
+    """A tensor of a target before its format gives it chunks and an encoding.
+
+    Attributes:
+        tensor: as one chunk without encoding.
+        source: the stored tensor that it is made of.
+        slices: the parts of it that readers will want.
+    """
+
+    tensor: TargetTensor
+    source: StoredTensor
+    slices: Grid
+
+
 class Form(Struct, frozen=True):
-    """The format of a target with the options of that format; its ``repr`` shows the options."""
+    """A target of one format: its options, and the steps in which it is planned.
+
+    Its ``repr`` shows the options; it must be the same in the run that resumes.
+    """
 
     format: ClassVar[str]
     """The format's name."""
@@ -208,6 +240,25 @@ class Form(Struct, frozen=True):
     def put_bytes(self, chunk_bytes: int) -> int | None:
         """Memory that a database needs to store a chunk: it keeps a copy until that is on disk. None where chunks have places."""
         return 2 * chunk_bytes if self.is_database else None
+
+    def arrange(self, given: Unarranged) -> TargetTensor:
+        """The tensor with the chunks and the encoding in which it is stored.
+
+        Raises PlanError, naming the tensor, for a dtype that the format does not have and for too many chunks.
+        """
+        raise NotImplementedError
+
+    def warnings(self, _target: TargetCheckpoint, _source: Reader, /) -> Iterable[str]:
+        """Notes for a person about a target, one sentence each; PlanError for options that its tensors contradict."""
+        return ()
+
+    def plan(self, target: TargetCheckpoint) -> FileMap:
+        """The files of a target of this form; nothing is written yet.
+
+        Raises FormatError or PlanError, naming the tensor, for names that collide or are unsafe and for arrays that
+        the format cannot hold; LayoutError where a layout does not divide its tensor.
+        """
+        raise NotImplementedError
 
 
 class TargetCheckpoint(Struct, frozen=True):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.arguments import Unlisted, check_choice
+from reshard.formats.format import PlaceNames
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.location import Location, locate
 from reshard.storage.requests import NONE, Requests
 
 
-class CheckpointPath(Struct, frozen=True):
+class CheckpointPath(Struct, frozen=True, dict=True):
     """A checkpoint that a call reads.
 
     Attributes:
@@ -30,6 +32,11 @@ class CheckpointPath(Struct, frozen=True):
     before: Requests = NONE
     unlisted: Unlisted = "leave"
     deltas: tuple[Location, ...] = ()
+
+    @cached_property
+    def names(self) -> PlaceNames:
+        """The names at its location, which the whole call looks at."""
+        return PlaceNames(self.root)
 
     @classmethod
     def at(cls, path: str, unlisted: Unlisted = "leave") -> CheckpointPath:

@@ -16,7 +16,9 @@ from reshard.arguments import Unlisted, path_of
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
-from reshard.formats.registry import has_checkpoint, is_no_run, items_of, refuse_missing
+from reshard.formats.format import PlaceNames
+from reshard.formats.known_formats import recognised
+from reshard.formats.registry import is_no_run, refuse_missing
 from reshard.formats.step_names import StepName
 from reshard.formats.steps import (
     LARGEST_STEP,
@@ -50,17 +52,17 @@ def choose_checkpoint(
     if step is None and item is None:
         # Opening it reports anything else that is wrong, and verify counts that as damage.
         with suppress(StorageError):
-            _refuse_run(path, found.root)
+            _refuse_run(path, found.names)
         return found
     if step is None:
-        _refuse_run(path, found.root)
+        _refuse_run(path, found.names)
     else:
         refuse_missing(path, found.root, "a training run's folder")
         found = found.below(_step_folder(path, found.root, step))
     if item is None:
         return found
     refuse_missing(found.path, found.root)
-    return found.below(_item_folder(found.path, found.root, item))
+    return found.below(_item_folder(found.path, found.names, item))
 
 
 def checked_step(step: Any) -> Step | None:
@@ -88,9 +90,9 @@ def _check_item(item: object) -> None:
         raise PlanError(f"item is {item!r}; expected the name of an item, such as 'model'")
 
 
-def _refuse_run(path: str, root: Location) -> None:
-    is_folder = not has_checkpoint(root) and root.is_folder()
-    steps = _by_step(run_steps(root)) if is_folder else {}
+def _refuse_run(path: str, names: PlaceNames) -> None:
+    is_folder = recognised(names) is None and names.kind == "folder"
+    steps = _by_step(run_steps(names.root)) if is_folder else {}
     if steps:
         last = f"{path.rstrip('/')}/{steps[max(steps)][0]}"
         raise NotACheckpointError(
@@ -144,14 +146,15 @@ def _no_step(path: str, root: Location, step: Step, steps: dict[int, list[str]])
     )
 
 
-def _item_folder(path: str, root: Location, item: str) -> str:
+def _item_folder(path: str, names: PlaceNames, item: str) -> str:
     """The name of the item's folder."""
-    if not has_checkpoint(root):
+    root, recognition = names.root, recognised(names)
+    if recognition is None:
         raise NotACheckpointError(
             f"{path} is not a checkpoint, so it has no item {item!r}; expected the folder of a checkpoint, or "
             "the folder of a training run and its step (step)"
         )
-    items = items_of(root)
+    items = recognition[1].items(root)
     if all(one.directory == "" for one in items):
         raise PlanError(
             f"{path} is a single tree without items, so it has no item {item!r}; leave the item out (item)"

@@ -1,4 +1,4 @@
-"""Format: the entry of a checkpoint format in the registry.
+"""Format: a format of checkpoints, as facts and three functions; and refusals that several formats share.
 
 A format recognises and opens checkpoints, and plans the files of a target; it moves no tensor bytes, and knows no plan of a
 conversion.
@@ -7,22 +7,19 @@ conversion.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from reshard.arguments import Unlisted
 from reshard.errors import FormatError, PlanError
-from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint, TargetTensor
-from reshard.formats.contents import Item, Leaf, StoredTensor
-from reshard.geometry.grid import Grid
+from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint
+from reshard.formats.contents import Item, Leaf
 from reshard.options import Option
-from reshard.storage.base import Traits
+from reshard.storage.base import Entry, FileKind, Traits
 from reshard.storage.location import Location
-
-if TYPE_CHECKING:
-    from reshard.formats.file_map import FileMap
-    from reshard.formats.slices.record_files import RecordedFolder
 
 
 class OneFile(Struct, frozen=True):
@@ -37,6 +34,10 @@ class OneFile(Struct, frozen=True):
     ending: str
     option: str = ""
     value: str = ""
+
+
+def _never(_: str) -> bool:
+    return False
 
 
 class About(Struct, frozen=True, kw_only=True):
@@ -55,7 +56,8 @@ class About(Struct, frozen=True, kw_only=True):
             these leaves them out with a warning.
         holds_keys: True if they can say that a tensor is a PRNG key of JAX.
         one_file: the names of targets that are single files of this format; None if none are.
-        is_written: True if targets can have it; False for a format that is only read.
+        may_be_file: tells by its name if a file may be a checkpoint by itself; ``recognise`` then decides.
+        is_index: tells by its name if a file stands for itself and files beside it, which the mark lists.
         by_prefix: True if a checkpoint is named by the prefix of its files' names, which no file has as its whole name.
         is_flat: True if a folder's checkpoint is files right in it, which may also lie beside folders of other checkpoints.
         written_as: the default output format of a format that is only read; "" for none.
@@ -71,157 +73,133 @@ class About(Struct, frozen=True, kw_only=True):
     holds_keys: bool = False
     options: Mapping[str, Option] = {}
     one_file: OneFile | None = None
+    may_be_file: Callable[[str], bool] = _never
+    is_index: Callable[[str], bool] = _never
     by_prefix: bool = False
-    is_written: bool = True
     is_flat: bool = False
     written_as: str = ""
+
+
+@dataclass(frozen=True)
+class PlaceNames:
+    """The names at a location, which all formats look at: the place is looked up and listed once.
+
+    It notices no change, so it is kept for one call only.
+    """
+
+    root: Location
+
+    @property
+    def name(self) -> str:
+        """The name of the location itself."""
+        return self.root.name
+
+    @cached_property
+    def kind(self) -> FileKind | None:
+        """A file, a folder or another thing; None if nothing has that name."""
+        found = self.root.status()
+        return None if found is None else found.kind
+
+    @cached_property
+    def entries(self) -> Sequence[Entry]:
+        """The names in the folder; none where there is no folder. In a bucket one listing is cheaper than several look-ups."""
+        return self.root.entries() if self.kind == "folder" else ()
+
+    @cached_property
+    def files(self) -> tuple[str, ...]:
+        """The names in the folder that are no folders."""
+        return tuple(entry.name for entry in self.entries if not entry.is_folder)
+
+    @cached_property
+    def folders(self) -> tuple[str, ...]:
+        """The names of the folders in the folder, links to folders among them."""
+        return tuple(entry.name for entry in self.entries if entry.is_folder)
+
+    @cached_property
+    def beside(self) -> tuple[str, ...]:
+        """The names in the parent folder that are no folders."""
+        return tuple(entry.name for entry in self.root.parent.entries() if not entry.is_folder)
 
 
 def _yes(_: Location) -> bool:
     return True
 
 
-class Recognised(Struct, frozen=True, kw_only=True):
-    """A checkpoint that has the marks of a format. Facts that need other files are looked up on request.
+def _no(_: Location) -> bool:
+    return False
+
+
+class Mark(Struct, frozen=True, kw_only=True):
+    """The facts about a checkpoint that a format has recognised. Those that need the content of files are looked up on request.
 
     Attributes:
-        count_leaves: estimates the number of leaves without opening it; 0 if it cannot be read.
+        leaves: estimates the number of leaves without opening it; 0 if it cannot be read.
         is_ours: tells if a target may replace it: nothing is lost but a checkpoint.
         is_finished: tells if no mark says that it was not committed.
-        is_no_run: tells if it is certainly one checkpoint, and not the folder of a training run.
         items: its items; none in a format without items.
+        files: the files that the location stands for, in a fixed order: those of a prefix, or an index and the files beside it.
+            Empty where it is one file or a folder.
+        runs: the folder is certainly no training run ("never"), one if steps are in it ("with steps"), or perhaps one ("perhaps").
     """
 
-    count_leaves: Callable[[Location], int]
-    is_ours: Callable[[Location], bool]
+    leaves: Callable[[Location], int]
+    is_ours: Callable[[Location], bool] = _no
     is_finished: Callable[[Location], bool] = _yes
-    is_no_run: Callable[[Location], bool] = _yes
     items: Callable[[Location], tuple[Item, ...]] = lambda _: ()
+    files: tuple[Location, ...] = ()
+    runs: Literal["never", "with steps", "perhaps"] = "never"
 
 
-class Format(Protocol):
-    """A format; an entry of ``registry.FORMATS``.
+class Opening(Struct, frozen=True):
+    """The way to open a checkpoint.
 
-    A class that inherits from this one has ``files_of``, ``may_be_file``, ``warnings`` and ``folders_to_record`` of a format that has none.
+    Attributes:
+        record: the use of its record.
+        uri: the text by which the user named it.
+        unlisted: the treatment of tensors and files that no index lists.
+    """
+
+    record: RecordUse = "checked"
+    uri: str = ""
+    unlisted: Unlisted = "leave"
+
+
+class Format(Struct, frozen=True, kw_only=True):
+    """A format: facts and three functions; an entry of ``known_formats.FORMATS``, or of another distribution.
+
+    Attributes:
+        recognise: the mark of a checkpoint, finished or not, by its names; None for anything else. It lists nothing itself, and reads
+            a file only where a name does not decide.
+        open: opens the checkpoint at a location that is viewed as one checkpoint. Raises CorruptError for damage, FormatError for an
+            unsupported feature.
+        write: the form of a target, from the format's own options, parsed, and the open source. Raises PlanError for options that contradict
+            each other or the source. None for a format that is only read.
     """
 
     about: About
-
-    def recognise(self, root: Location) -> Recognised | None:
-        """The checkpoint at a location, finished or not, by its marks; None for anything else."""
-        ...
-
-    def files_of(self, root: Location) -> tuple[Location, ...] | None:  # noqa: ARG002  of the interface
-        """The files that a location stands for, in a fixed order; None where it is one file or a folder.
-
-        A format whose checkpoints are named by a prefix gives ``run/ckpt-1000.index``, … for ``run/ckpt-1000``; nothing may have
-        that very name. An index stands for itself and the files beside it.
-        """
-        return None
-
-    def may_be_file(self, name: str) -> bool:  # noqa: ARG002  of the interface
-        """True if a file of that name may be a checkpoint by itself; ``recognise`` then decides."""
-        return False
-
-    def open(
-        self,
-        root: Location,
-        record: RecordUse = "checked",
-        uri: str = "",
-        unlisted: Unlisted = "leave",
-    ) -> Reader:
-        """Opens the checkpoint at a location that is viewed as one checkpoint.
-
-        Args:
-            record: the use of its record.
-            uri: the text by which the user named it.
-            unlisted: the treatment of tensors and files that no index lists.
-
-        Raises CorruptError for damage, FormatError for an unsupported feature.
-        """
-        ...
+    recognise: Callable[[PlaceNames], Mark | None]
+    open: Callable[[Location, Opening], Reader]
+    write: Callable[[Mapping[str, Any], Reader], Form] | None = None
 
     def form(self, options: Mapping[str, Any], source: Reader) -> Form:
-        """The form of a target, from the format's own options, parsed, and the open source.
-
-        Raises PlanError for options that contradict each other or the source.
-        """
-        ...
-
-    def arrange(
-        self,
-        form: Form,
-        tensor: TargetTensor,
-        source: StoredTensor,
-        slices: Grid,
-    ) -> TargetTensor:
-        """A tensor of a target with the chunks and the encoding in which it is stored.
-
-        Args:
-            tensor: as one chunk without encoding.
-            slices: the parts of it that readers will want.
-
-        Raises PlanError, naming the tensor, for a dtype that the format does not have and for too many chunks.
-        """
-        ...
-
-    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002  of the interface
-        """Notes for a person about a target, one sentence each; PlanError for options that its tensors contradict."""
-        return iter(())
-
-    def plan(self, target: TargetCheckpoint) -> FileMap:
-        """The files of a target; nothing is written yet.
-
-        Raises FormatError or PlanError, naming the tensor, for names that collide or are unsafe and for arrays that
-        the format cannot hold; LayoutError where a layout does not divide its tensor.
-        """
-        ...
-
-    def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:  # noqa: ARG002  of the interface
-        """The folders of an open checkpoint that get a slices.json, the top last.
-
-        Raises FormatError for a checkpoint that has no room for one.
-        """
-        return []
-
-
-class ReadFormat(Format):
-    """A format that is only read: a target of it is refused."""
-
-    def form(self, options: Mapping[str, Any], source: Reader) -> Form:  # noqa: ARG002  of the interface
-        """Raises PlanError."""
-        raise self._refusal(source.uri)
-
-    def arrange(
-        self,
-        form: Form,  # noqa: ARG002  of the interface
-        tensor: TargetTensor,
-        source: StoredTensor,  # noqa: ARG002  of the interface
-        slices: Grid,  # noqa: ARG002  of the interface
-    ) -> TargetTensor:
-        """Raises PlanError."""
-        raise self._refusal(repr(tensor.spec.name))
-
-    def plan(self, target: TargetCheckpoint) -> FileMap:
-        """Raises PlanError."""
-        raise self._refusal(repr(target.form))
-
-    def _refusal(self, what: str) -> PlanError:
-        return PlanError(
-            f"{what}: {self.about.title} are only read, and the target has the format of the source where none is named; name another (to)"
-        )
+        """The form of a target. Raises as ``write``, and PlanError for a format that is only read."""
+        if self.write is None:
+            raise PlanError(
+                f"{source.uri}: {self.about.title} are only read, and the target has the format of the source where none is named; name another (to)"
+            )
+        return self.write(options, source)
 
 
 _MOST_SHOWN = 8
 
 
-def refuse_surrogates(known: Format, target: TargetCheckpoint) -> None:
-    """Raises PlanError for a name or a string that cannot be encoded as UTF-8, in which the format stores them."""
+def refuse_surrogates(title: str, target: TargetCheckpoint) -> None:
+    """Raises PlanError for a name or a string that cannot be encoded as UTF-8, in which the format of that title stores them."""
     for leaf in target.leaves:
         for what, text in (("name", leaf.name), ("string", leaf.text or "")):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise PlanError(
-                    f"{leaf.name!r}: the {what} has a lone surrogate, which {known.about.title} files cannot hold; rename it (rename) or leave "
+                    f"{leaf.name!r}: the {what} has a lone surrogate, which {title} files cannot hold; rename it (rename) or leave "
                     "it out (drop)"
                 )
 

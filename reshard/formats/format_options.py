@@ -6,30 +6,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from reshard.errors import PlanError
-from reshard.formats import registry
 from reshard.formats.format import Format
 from reshard.formats.keras.files import ARCHIVE
 from reshard.formats.keras.files import ENDING as WEIGHTS
+from reshard.formats.known_formats import every_format, is_own_format, own_formats
 from reshard.formats.state_dict.files import ENDINGS
 from reshard.formats.tensorflow.files import prefix_of
 from reshard.options import Option
 
 
-def format_names() -> tuple[str, ...]:
-    """The names of the formats that are written."""
-    return tuple(known.about.name for known in registry.FORMATS if known.about.is_written)
+def format_names(asked: str | None = None) -> tuple[str, ...]:
+    """The names of the formats that are written; of other distributions too if none of this one has the name that is asked for."""
+    known = own_formats() if asked is None or is_own_format(asked) else every_format()
+    return tuple(one.about.name for one in known if one.write is not None)
 
 
 def format_options() -> dict[str, Option]:
     """The options that targets of all formats have, by name."""
-    return {
-        name: option for known in registry.FORMATS for name, option in known.about.options.items()
-    }
+    return {name: option for known in own_formats() for name, option in known.about.options.items()}
 
 
 def format_with(option: str) -> Format:
     """The first format whose targets have that option."""
-    return next(known for known in registry.FORMATS if option in known.about.options)
+    return next(known for known in own_formats() if option in known.about.options)
 
 
 def _refuse_other_name(path: str, to: str | None) -> None:
@@ -44,7 +43,7 @@ def _refuse_other_name(path: str, to: str | None) -> None:
             f"{path.removesuffix(ARCHIVE) + WEIGHTS!r}, or leave the ending out (target)"
         )
     ending = next((one for one in reversed(ENDINGS) if name.endswith(one)), "")
-    by_prefix = any(one.about.by_prefix for one in registry.FORMATS if one.about.name == to)
+    by_prefix = any(one.about.by_prefix for one in own_formats() if one.about.name == to)
     # TensorFlow 1 names its checkpoints model.ckpt.
     if ending and not (ending == ".ckpt" and (by_prefix or to is None)):
         raise PlanError(
@@ -70,7 +69,7 @@ def named_options(
     are not written.
     """
     _refuse_other_name(path, to)
-    for about in (known.about for known in registry.FORMATS):
+    for about in (known.about for known in own_formats()):
         one = about.one_file
         if to not in (None, about.name) or one is None:
             continue

@@ -1,4 +1,4 @@
-"""The formats by name and by their marks on disk. A new format is one more entry of ``FORMATS``."""
+"""Finds and opens checkpoints, whatever their format, and says in errors what is there instead."""
 
 from __future__ import annotations
 
@@ -15,32 +15,25 @@ from reshard.errors import (
     StorageError,
     TargetExistsError,
 )
-from reshard.formats.base import Reader, RecordUse, TargetCheckpoint
+from reshard.formats.base import Reader, RecordUse
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.contents import Item
-from reshard.formats.dcp.format import DCP
-from reshard.formats.dcp.torch_dist import TORCH_DIST
-from reshard.formats.file_map import FileMap
 from reshard.formats.foreign import foreign_text
-from reshard.formats.format import Format, Recognised
+from reshard.formats.format import Format, Mark, Opening, PlaceNames
 from reshard.formats.keras.files import weights_text
-from reshard.formats.keras.format import KERAS
-from reshard.formats.orbax.format import ORBAX
-from reshard.formats.safetensors.format import SAFETENSORS
-from reshard.formats.slices.record_files import RecordedFolder
+from reshard.formats.known_formats import (
+    every_format,
+    files_of,
+    known_format,
+    marks,
+    recognised,
+)
 from reshard.formats.state_dict.files import held_text
-from reshard.formats.state_dict.format import STATE_DICT
 from reshard.formats.step_names import step_name
 from reshard.formats.steps import committed, committed_steps, names_in, steps_text
 from reshard.formats.tensorflow.files import prefix_text
-from reshard.formats.tensorflow.format import TENSORFLOW
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, source_text
-
-FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, TORCH_DIST, DCP, KERAS, STATE_DICT, TENSORFLOW)
-"""In the order in which they are tried: Megatron's additions tell its checkpoints from others of torch."""
-
 
 LAYER_PRICE = 2500
 """Memory that a delta takes for each tensor of its base, an overestimate: its entry in the index, in a header, a layer."""
@@ -57,14 +50,14 @@ class FoundCheckpoint(Struct, frozen=True):
 
     uri: str
     format: Format
-    recognised: Recognised
+    mark: Mark
     root: Location
     unlisted: Unlisted = "leave"
     deltas: tuple[Location, ...] = ()
 
     def open(self, record: RecordUse = "checked") -> Reader:
         """The open checkpoint; ``record``: the use of its slices.json. Raises as ``open_reader``."""
-        base = self.format.open(self.root, record, self.uri, self.unlisted)
+        base = self.format.open(self.root, Opening(record, self.uri, self.unlisted))
         if not self.deltas:
             return base
         from reshard.formats.delta.chain import chain_reader
@@ -76,7 +69,7 @@ class FoundCheckpoint(Struct, frozen=True):
 
     def price(self) -> tuple[int, int]:
         """An estimate of its leaves, and of the bytes that they take once it is opened; 0 where it cannot be read."""
-        leaves = self.recognised.count_leaves(self.root)
+        leaves = self.mark.leaves(self.root)
         each = self.format.about.leaf_bytes + LAYER_PRICE * len(self.deltas)
         return leaves, leaves * each + self.root.kept_bytes
 
@@ -99,8 +92,8 @@ def open_reader(source: CheckpointPath | str, record: RecordUse = "checked") -> 
 def open_written(place: Location) -> Reader:
     """Opens a checkpoint that a transaction has written but not published. Raises as ``open_reader``."""
     uri, place = str(place), place.remembered()
-    known, recognised = _recognise(uri, place)
-    return FoundCheckpoint(uri, known, recognised, viewed(place, known)).open()
+    known, mark = _recognise(uri, PlaceNames(place))
+    return FoundCheckpoint(uri, known, mark, viewed(place, mark)).open()
 
 
 def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
@@ -108,20 +101,17 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     chosen = CheckpointPath.at(source) if isinstance(source, str) else source
     uri, root = chosen.path, chosen.root
     _refuse_staged(uri, root)
-    known, recognised = _recognise(uri, root)
+    known, mark = _recognise(uri, chosen.names)
     # Recognised before it is viewed, since a bucket lists all of what is viewed.
-    place = viewed(root, known)
+    place = viewed(root, mark)
     _refuse_unfinished(uri, place)
-    return FoundCheckpoint(
-        source_text(uri), known, recognised, place, chosen.unlisted, chosen.deltas
-    )
+    return FoundCheckpoint(source_text(uri), known, mark, place, chosen.unlisted, chosen.deltas)
 
 
-def viewed(root: Location, known: Format | None = None) -> Location:
+def viewed(root: Location, mark: Mark | None = None) -> Location:
     """The location, read as one checkpoint. Raises FormatError for a file of a prefix or an index that is a link out of its folder."""
-    find = files_of if known is None else known.files_of
-    files = find(root)
-    if files is None:
+    files = files_of(root) if mark is None else mark.files
+    if not files:
         return root.view()
     place = Location(root.parent.view().store, root.path)
     for file in files:
@@ -146,34 +136,16 @@ def _refuse_unfinished(uri: str, place: Location) -> None:
         )
 
 
-def _recognise(uri: str, root: Location) -> tuple[Format, Recognised]:
-    if (found := _recognised(root)) is not None:
+def _recognise(uri: str, names: PlaceNames) -> tuple[Format, Mark]:
+    if (found := recognised(names)) is not None:
         return found
+    root = names.root
     refuse_missing(uri, root)
     _refuse_unfinished(uri, root)
-    marks = ", ".join(known.about.marks for known in FORMATS)
+    looked_for = ", ".join(known.about.marks for known in every_format())
     raise NotACheckpointError(
-        f"{uri} is not a checkpoint of a known format: looked for {marks}{_hint(uri, root)}"
+        f"{uri} is not a checkpoint of a known format: looked for {looked_for}{_hint(uri, root)}"
     )
-
-
-def _recognised(root: Location) -> tuple[Format, Recognised] | None:
-    """The first format that recognises what is there."""
-    found = ((known, known.recognise(root)) for known in FORMATS if _may_be(known, root))
-    return next(((known, one) for known, one in found if one is not None), None)
-
-
-def files_of(root: Location, *, is_there: bool = False) -> tuple[Location, ...] | None:
-    """The files that a prefix or an index stands for; None for another file, a folder, or nothing at all.
-
-    ``is_there``: True if something is known to have that very name, so that it is no prefix.
-    """
-    for known in FORMATS:
-        if is_there and known.about.by_prefix:
-            continue
-        if (files := known.files_of(root)) is not None:
-            return files
-    return None
 
 
 def single_files(folder: Location, *, is_named: bool = True) -> list[str]:
@@ -182,11 +154,12 @@ def single_files(folder: Location, *, is_named: bool = True) -> list[str]:
     Links are left out. So are files of a format whose checkpoint is the whole folder, unless nothing names the folder itself
     (``is_named``).
     """
-    names = [e.name for e in folder.entries() if not e.is_folder and not e.is_link]
+    names = PlaceNames(folder)
+    files = [entry.name for entry in folder.entries() if not entry.is_folder and not entry.is_link]
     found = set[str]()
-    for known in FORMATS:
-        mine = list(filter(known.may_be_file, names))
-        if mine and not (is_named and known.recognise(folder)):
+    for known in every_format():
+        mine = list(filter(known.about.may_be_file, files))
+        if mine and not (is_named and known.recognise(names)):
             found.update(mine)
     return sorted(found)
 
@@ -198,37 +171,23 @@ def is_there(root: Location) -> bool:
 
 def has_checkpoint(root: Location) -> bool:
     """True if a checkpoint of a known format is there, finished or not."""
-    return _recognised(root) is not None
+    return recognised(PlaceNames(root)) is not None
 
 
 def is_written(root: Location) -> bool:
     """True if a checkpoint that a target may replace is there, finished or not."""
-    known = (known for known in FORMATS if not known.about.by_prefix)  # nothing replaces those
-    found = (one.recognise(root) for one in known)
-    return any(one is not None and one.is_ours(root) for one in found)
-
-
-def folders_to_record(root: Location, reader: Reader) -> list[RecordedFolder]:
-    """The folders of an open checkpoint that get a slices.json, the top last.
-
-    Raises FormatError for a checkpoint that has no room for one.
-    """
-    return known_format(reader.format).folders_to_record(root, reader)
+    found = marks(PlaceNames(root))
+    return any(mark.is_ours(root) for known, mark in found if not known.about.by_prefix)
 
 
 def holds_only_tensors(reader: Reader) -> bool:
     """True if its format has no place for strings, None and empty containers."""
-    return any(known.about.tensors_only for known in FORMATS if known.about.name == reader.format)
+    return known_format(reader.format).about.tensors_only
 
 
 def mixes_values(reader: Reader) -> bool:
     """True if its format has a model and the values of its training in one."""
-    return any(known.about.mixes_values for known in FORMATS if known.about.name == reader.format)
-
-
-def known_format(name: str) -> Format:
-    """The format of that name."""
-    return next(known for known in FORMATS if known.about.name == name)
+    return known_format(reader.format).about.mixes_values
 
 
 def target_format(name: str) -> Format:
@@ -237,37 +196,21 @@ def target_format(name: str) -> Format:
     return known_format(known.about.written_as) if known.about.written_as else known
 
 
-def plan_files(target: TargetCheckpoint) -> FileMap:
-    """The files of a target; nothing is written yet. Raises as ``Format.plan``."""
-    return known_format(target.form.format).plan(target)
-
-
 def is_no_run(root: Location) -> bool:
     """True if it is certainly one checkpoint, and not the folder of a training run."""
-    found = (known.recognise(root) for known in FORMATS if _may_be(known, root))
-    return any(one is not None and one.is_no_run(root) for one in found)
-
-
-def _may_be(known: Format, root: Location) -> bool:
-    """True if a checkpoint of a format can be there: nothing has the name of a prefix."""
-    return not (known.about.by_prefix and root.is_folder())
-
-
-def items_of(root: Location) -> tuple[Item, ...]:
-    """The items of a checkpoint; none for a format without items."""
-    found = _recognised(root)
-    return () if found is None else found[1].items(root)
+    return any(
+        mark.runs == "never" or (mark.runs == "with steps" and not any(committed(root)))
+        for _, mark in marks(PlaceNames(root))
+    )
 
 
 def committed_format(root: Location) -> str | None:
     """The name of the format of a finished checkpoint; None where there is none."""
-    found = _recognised(root)
-    if found is None:
+    found = recognised(PlaceNames(root))
+    if found is None or is_left_unfinished(root):
         return None
-    known, recognised = found
-    is_unfinished = is_left_unfinished(root)
-    is_whole = not is_unfinished and recognised.is_finished(root)
-    return known.about.name if is_whole else None
+    known, mark = found
+    return known.about.name if mark.is_finished(root) else None
 
 
 def may_stand_above_others(name: str) -> bool:

@@ -17,18 +17,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 
 from reshard.errors import NotACheckpointError
-from reshard.formats.dcp import finished as dcp
+from reshard.formats.format import PlaceNames
+from reshard.formats.known_formats import recognised
 from reshard.formats.orbax.container import (
     final_name,
     is_composite,
-    is_finished,
-    is_orbax,
     is_temporary,
 )
-from reshard.formats.safetensors import files as safetensors
-from reshard.formats.state_dict import files as state_dict
+from reshard.formats.orbax.format import ORBAX
 from reshard.formats.step_names import StepName, step_name, step_of_prefix
-from reshard.formats.tensorflow import files as tensorflow
+from reshard.formats.tensorflow.files import prefixes_in
 from reshard.storage.calls import each_at_once
 from reshard.storage.commit_markers import is_left_unfinished, is_marked
 from reshard.storage.location import Location
@@ -110,7 +108,7 @@ def named_steps(folder: Location) -> list[StepName]:
 def _named_steps(folder: Location) -> list[StepName]:
     found = (step_name(name) for name in folder.folders())
     named = [one for one in found if one is not None and one.is_usual]
-    found = (step_of_prefix(name) for name in tensorflow.prefixes_in(folder))
+    found = (step_of_prefix(name) for name in prefixes_in(folder))
     return named + [one for one in found if one is not None]
 
 
@@ -123,7 +121,7 @@ def _of_one_prefix(named: Iterable[StepName]) -> list[StepName]:
 
 def names_in(folder: Location) -> list[str]:
     """The names of possible checkpoints right below a folder, in order: folders and prefixes."""
-    return sorted({*folder.folders(), *tensorflow.prefixes_in(folder)})
+    return sorted({*folder.folders(), *prefixes_in(folder)})
 
 
 def begun_steps(folder: Location, prefix: str = "") -> list[StepName]:
@@ -157,18 +155,15 @@ def committed_among(folder: Location, names: Iterable[str]) -> list[str]:
 def _is_whole(step: Location) -> bool:
     """True if a folder with the name of a step may be read."""
     marked = is_marked(step)
-    if marked is None:
-        return is_orbax(step) or _has_all_files(step) or _lost_its_files(step)
     if marked:
         return True
-    return _has_all_files(step) and not is_orbax(step) and not is_left_unfinished(step)
-
-
-def _has_all_files(step: Location) -> bool:
-    """True if a folder is a checkpoint that other programs write in place, and finished."""
-    if not step.is_folder():
-        return tensorflow.is_whole(step)
-    return safetensors.is_whole(step) or dcp.is_whole(step) or state_dict.is_whole(step)
+    found = recognised(PlaceNames(step))
+    if found is None:
+        return marked is None and _lost_its_files(step)
+    known, mark = found
+    if known is ORBAX:
+        return marked is None
+    return mark.is_finished(step) and not is_left_unfinished(step)
 
 
 def _lost_its_files(step: Location) -> bool:
@@ -205,5 +200,5 @@ def steps_text(steps: Iterable[int]) -> str:
 
 def _is_committed(folder: Location) -> bool:
     """True if a folder has the marks of a finished checkpoint, and none of an unfinished one."""
-    is_there = is_finished(folder) if is_orbax(folder) else _has_all_files(folder)
-    return is_there and not is_left_unfinished(folder)
+    found = recognised(PlaceNames(folder))
+    return found is not None and found[1].is_finished(folder) and not is_left_unfinished(folder)

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from reshard.arguments import path_of
 from reshard.errors import NotACheckpointError, PlanError
-from reshard.formats.registry import files_of, is_no_run, refuse_missing
+from reshard.formats.known_formats import files_of
+from reshard.formats.registry import is_no_run, refuse_missing
 from reshard.formats.steps import begun_steps, refuse_several_words, run_steps
 from reshard.record import Record
 from reshard.storage.calls import each_at_once

@@ -16,7 +16,6 @@ from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Container, Item
 from reshard.formats.file_map import FileMap
 from reshard.formats.orbax.form import OrbaxForm
-from reshard.formats.registry import plan_files
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
@@ -131,7 +130,7 @@ def _target_tensor(tensor: LiveTensor, options: SaveOptions, count: int) -> Targ
 
 def _files(target: TargetCheckpoint) -> FileMap:
     try:
-        return plan_files(target)
+        return target.form.plan(target)
     except LayoutError:
         raise
     except FormatError as error:

@@ -218,12 +218,17 @@ def _state_line(below: str, found: FileStatus | None) -> str:
 def locate(path: str | os.PathLike[str]) -> Location:
     """The location that a local path or a URL names. Nothing is looked up; a local path becomes absolute.
 
-    ``file://``, ``gs://``, ``s3://`` and ``az://`` are taken. Raises StorageError for another scheme, or a URL that is not
-    clean.
+    ``file://``, ``gs://``, ``s3://`` and ``az://`` are taken, and the schemes that other distributions add. Raises StorageError for
+    another scheme, or a URL that is not clean.
     """
     text = os.fspath(path)
     match = _SCHEME.match(text)
     if match is None or not is_bucket_scheme(match[1]):
+        if match is not None and match[1].lower() != "file":
+            from reshard.storage.added_stores import locate_added
+
+            if (found := locate_added(match[1], text)) is not None:
+                return found
         return Location(LOCAL, str(Path(local_path(text)).absolute()))
     from reshard.storage.buckets.store import BucketStore
 

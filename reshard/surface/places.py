@@ -5,9 +5,9 @@ from __future__ import annotations
 from reshard.deltas.versions import version_folders
 from reshard.formats.delta.index_values import version_text
 from reshard.formats.delta.read_delta import version_of_name
+from reshard.formats.known_formats import files_of
 from reshard.formats.registry import (
     committed_format,
-    files_of,
     is_there,
     may_stand_above_others,
     single_files,

@@ -15,7 +15,7 @@ from reshard.engine.progress import Progress, tell_files
 from reshard.engine.read_digests import tensor_digests
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.missing_chunks import filled_chunks, missing_warnings
-from reshard.formats.registry import folders_to_record, open_reader
+from reshard.formats.registry import open_reader
 from reshard.formats.slices.file_digests import size_or_zero
 from reshard.formats.slices.record_files import (
     RecordedFolder,
@@ -78,7 +78,7 @@ def fingerprint_checkpoint(
     root = locate(chosen.path)
     check_leaves_to_read(limits.max_memory, chosen)
     reader = open_reader(chosen, "ignored")
-    folders = folders_to_record(chosen.root.view(), reader)
+    folders = reader.chunks.folders_to_record(reader, chosen.root.view())
     if not overwrite:
         refuse_recorded(root, folders)
     refuse_item_of_record(root)

@@ -1,14 +1,9 @@
-"""The format that docs/how-to/add-a-format.md shows goes to every other form and back."""
+"""A format that another distribution may add goes to every other form and back."""
 
 from __future__ import annotations
 
 import json
-import re
-import sys
-from collections.abc import Iterator
-from inspect import isfunction, signature
 from pathlib import Path
-from types import ModuleType
 from urllib.parse import unquote
 
 import numpy as np
@@ -17,17 +12,15 @@ from awscrt.checksums import crc32c
 
 import reshard
 from reshard.engine import task_stream
-from reshard.formats import registry
-from reshard.formats.format import Format
+from reshard.formats import known_formats
+from tests import npy_format
 from tests.conformance.conversions import converted
 from tests.conformance.forms import FORMS, Form
 from tests.conformance.independent import Read
 from tests.conformance.same import assert_same_arrays
 from tests.conformance.trees import flat
-from tests.docs.page import code_of
 from tests.robustness.crash.interrupted import other_boot, stop
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-format.md"
 LAYOUT = {"mesh": {"x": 2}, "rules": [{"match": "w", "axes": ["x"]}], "unmatched": "replicate"}
 ARRAYS = {
     "layers.0/w": np.arange(24, dtype="float32").reshape(6, 4),
@@ -37,24 +30,9 @@ ARRAYS = {
 }
 
 
-def test_the_table_has_the_methods_of_the_protocol() -> None:
-    table = re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
-    methods = {
-        name: ", ".join([*signature(method).parameters][1:])
-        for name, method in vars(Format).items()
-        if isfunction(method) and not name.startswith("_")
-    }
-    assert dict(table) == methods
-
-
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The page's module, registered."""
-    module = ModuleType("npy_format")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(code_of(PAGE, "python")[0], str(PAGE), "exec"), module.__dict__)  # noqa: S102  the code of the page
-    monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, module.NPY))
-    yield module
+@pytest.fixture(autouse=True)
+def example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_formats, "FORMATS", (*known_formats.FORMATS, npy_format.NPY))
 
 
 def read_npy(path: Path) -> Read:
@@ -68,7 +46,6 @@ def read_npy(path: Path) -> Read:
 NPY_FORM = Form("npy", {"to": "npy"}, ("float32", "int16"), read_npy, only_tensors=True)
 
 
-@pytest.mark.usefixtures("example")
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
 def test_to_every_form_and_back(form: Form, tmp_path: Path) -> None:
     reshard.save(tmp_path / "saved", ARRAYS)
@@ -87,9 +64,9 @@ def test_to_every_form_and_back(form: Form, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_rebooted", [False, True], ids=["stopped", "rebooted"])
 def test_a_run_that_resumes_knows_the_checksums_of_the_first(
-    example: ModuleType, is_rebooted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_rebooted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(example, "MOST_BYTES_OF_A_CHUNK", 4096)
+    monkeypatch.setattr(npy_format, "MOST_BYTES_OF_A_CHUNK", 4096)
     monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
     arrays = {name: np.arange(48_000, dtype="float32").reshape(6, 8000) for name in "abcdefgh"}
     reshard.save(tmp_path / "saved", arrays)
@@ -102,7 +79,6 @@ def test_a_run_that_resumes_knows_the_checksums_of_the_first(
     assert_same_arrays(read_npy(target), arrays)
 
 
-@pytest.mark.usefixtures("example")
 def test_files_of_numpy_are_read(tmp_path: Path) -> None:
     (tmp_path / "npy").mkdir()
     for name, array in ARRAYS.items():
@@ -110,7 +86,6 @@ def test_files_of_numpy_are_read(tmp_path: Path) -> None:
     assert_same_arrays(reshard.restore(tmp_path / "npy"), ARRAYS)
 
 
-@pytest.mark.usefixtures("example")
 def test_what_the_example_cannot_hold_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array(["text"], object))
     with pytest.raises(reshard.FormatError, match="has the dtype object, which is not supported"):

@@ -19,7 +19,7 @@ from reshard.conversion.check_target import check_target
 from reshard.conversion.options import LIBRARY_NAMES, ConvertOptions, Target
 from reshard.conversion.resume.conversion_key import key_of_conversion
 from reshard.engine.limits import limits_of
-from reshard.formats.registry import FORMATS
+from reshard.formats.known_formats import FORMATS
 from reshard.restoring.options import RestoreArguments, RestoreOptions
 
 OPTIONS = tuple(ConvertOptions.__annotations__)
@@ -80,7 +80,7 @@ def test_a_declaration_fits_type_and_default(name: str) -> None:
 
 
 def test_each_format_has_its_options() -> None:
-    abouts = [known.about for known in FORMATS if known.about.is_written]
+    abouts = [known.about for known in FORMATS if known.write is not None]
     assert {about.title: about.options for about in abouts} == declared_options.OF_FORMATS
 
 

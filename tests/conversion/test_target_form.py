@@ -19,7 +19,6 @@ import reshard
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Container
 from reshard.formats.file_map import FileMap
-from reshard.formats.registry import plan_files
 from reshard.formats.safetensors.form import SafetensorsForm
 from reshard.formats.safetensors.write.header import with_digest
 from reshard.formats.slices.parse import read_slices
@@ -140,7 +139,7 @@ def test_items_that_are_no_trees_are_left_out_and_said(tmp_path: Path) -> None:
 
 def test_only_a_database_has_chunks_without_places() -> None:
     form = SafetensorsForm()
-    files = plan_files(TargetCheckpoint(Container(None, ()), {}, (), {}, form))
+    files = form.plan(TargetCheckpoint(Container(None, ()), {}, (), {}, form))
     assert (files.database, form.put_bytes(8)) == (None, None)
     with pytest.raises(
         reshard.FormatError, match="'w' is no file that chunks share; this is a defect"

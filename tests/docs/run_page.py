@@ -25,6 +25,7 @@ from tests.docs.page import Step, is_as_shown, steps
 READER = Path(__file__).with_name("reader.py")
 DOCS = Path(__file__).parents[2] / "docs"
 OWN_TESTS = (
+    "add-a-format.md",
     "first-service.md",
     "training-to-serving.md",
     "buckets.md",
@@ -33,7 +34,7 @@ OWN_TESTS = (
     "slurm.md",
     "check-weights-in-your-server.md",
 )
-"""Pages that start a server, which run_page would wait for, or need one, a cluster or an environment of its own."""
+"""Pages that start a server, which run_page would wait for, or need one, a cluster, an environment or an installation of its own."""
 PAGES = sorted(
     page
     for page in [

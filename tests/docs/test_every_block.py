@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[2]
 CLUSTERS = "tests/executors/test_cluster_pages.py"
 SERVICE = "tests/server/test_service_doc.py"
 RUN_BY = {
+    ("docs/how-to/add-a-format.md", "console"): "tests/docs/test_add_a_format.py",
+    ("docs/how-to/add-a-format.md", "python"): "tests/docs/test_add_a_format.py",
+    ("docs/how-to/add-a-format.md", "toml"): "tests/docs/test_add_a_format.py",
     ("README.md", "console"): "tests/test_readme.py",
     ("README.md", "python"): "tests/test_readme.py",
     ("README.md", "yaml"): "tests/test_readme.py",

@@ -19,6 +19,7 @@ from reshard.errors import CorruptError, StorageError
 from reshard.formats import loose_pieces
 from reshard.formats.base import Reader
 from reshard.formats.contents import RawPiece
+from reshard.formats.format import Opening
 from reshard.formats.loose_pieces import (
     gathered_chunks,
     split_large,
@@ -82,7 +83,9 @@ def test_chunks_hold_what_numpy_says_however_pieces_lie(
         patch.setattr(loose_pieces, "SPLIT_BYTES", split_bytes)
         patch.setattr(loose_pieces, "AT_ONCE_BYTES", split_bytes)
         write_pieces(Path(folder), "w", values, [(box, data.draw(orders)) for box in boxes])
-        np.testing.assert_array_equal(decoded(PIECES.open(locate(folder)), "w", step), values)
+        np.testing.assert_array_equal(
+            decoded(PIECES.open(locate(folder), Opening()), "w", step), values
+        )
 
 
 @given(tilings(longest=9), st.sampled_from([16, 1 << 20]))
@@ -94,7 +97,7 @@ def test_each_byte_is_read_once_in_rows_of_a_chunk(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(loose_pieces, "SPLIT_BYTES", split_bytes)
         write_pieces(Path(folder), "w", values, [(b, tuple(range(len(shape)))) for b in boxes])
-        reader = PIECES.open(locate(folder))
+        reader = PIECES.open(locate(folder), Opening())
         reads = Reads(patch)
         decoded(reader, "w", 1 << 20)
         for path in Path(folder).glob("*.bin"):
@@ -110,7 +113,7 @@ def test_a_turned_piece_is_read_once_however_little_is_taken_at_a_time(
     values = values_of((700, 900), "float32")
     boxes = [Box((0, 0), (700, 500)), Box((0, 500), (700, 900))]
     write_pieces(tmp_path, "w", values, [(box, (1, 0)) for box in boxes], files=1)
-    reader = PIECES.open(locate(tmp_path))
+    reader = PIECES.open(locate(tmp_path), Opening())
     assert reader.tensors["w"].encoding.gathered == "at once"
     assert reader.tensors["w"].spec.storage.count == 2
     reads = Reads(monkeypatch)
@@ -124,7 +127,7 @@ def test_pieces_that_form_a_grid_are_ranges_of_files(tmp_path: Path) -> None:
     values = values_of((1024, 1024), "float32")
     boxes = [Box((0, 0), (300, 1024)), Box((300, 0), (1024, 1024))]
     write_pieces(tmp_path, "w", values, [(box, (0, 1)) for box in boxes])
-    reader = PIECES.open(locate(tmp_path))
+    reader = PIECES.open(locate(tmp_path), Opening())
     assert reader.tensors["w"].encoding.gathered == "no"
     assert reader.tensors["w"].spec.storage.cuts == ((0, 300, 1024), (0, 1024))
     extent = reader.locate("w", (1, 0))
@@ -145,7 +148,7 @@ def loose(folder: Path) -> Reader:
     values = values_of((4, 6), "float32")
     boxes = [Box((0, 0), (4, 2)), Box((0, 2), (1, 6)), Box((1, 2), (4, 6))]
     write_pieces(folder, "w", values, [(box, (0, 1)) for box in boxes], files=3)
-    return PIECES.open(locate(folder))
+    return PIECES.open(locate(folder), Opening())
 
 
 def test_a_file_that_is_cut_short_is_named_with_its_piece(tmp_path: Path) -> None:

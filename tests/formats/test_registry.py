@@ -12,9 +12,12 @@ import reshard
 from reshard.conversion.options import ConvertOptions
 from reshard.errors import FormatError, NotACheckpointError, StorageError
 from reshard.formats import registry
+from reshard.formats.format import PlaceNames
 from reshard.formats.format_options import format_names
-from reshard.formats.registry import FORMATS, open_reader
-from reshard.storage.location import local_path
+from reshard.formats.known_formats import FORMATS
+from reshard.formats.registry import open_reader
+from reshard.storage.local.store import LocalStore
+from reshard.storage.location import local_path, locate
 from tests.orbax_trees import save_manager, save_pytree
 
 
@@ -209,3 +212,17 @@ def test_the_formats_are_those_that_can_be_asked_for() -> None:
 def test_each_format_has_options_of_targets_only() -> None:
     for known in FORMATS:
         assert known.about.options.keys() <= set(ConvertOptions.__annotations__)
+
+
+def test_a_folder_is_listed_once_however_many_formats_look(tmp_path, monkeypatch) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "README").write_text("none")
+    listed = []
+    entries = LocalStore.entries
+    monkeypatch.setattr(
+        LocalStore, "entries", lambda self, folder: listed.append(folder) or entries(self, folder)
+    )
+    names = PlaceNames(locate(tmp_path))
+    asked = [known.recognise(names) for known in FORMATS if not known.about.by_prefix]
+    assert asked == [None] * 6
+    assert listed == [str(tmp_path)]

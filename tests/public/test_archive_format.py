@@ -11,7 +11,7 @@ import pytest
 
 import reshard
 from reshard.engine import task_stream
-from reshard.formats import registry
+from reshard.formats import known_formats
 from tests.archive_format import ARCHIVE, FILE
 from tests.emulators.buckets import Bucket
 from tests.equal import assert_same_trees
@@ -29,7 +29,7 @@ ARRAYS = {
 
 @pytest.fixture
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, ARCHIVE))
+    monkeypatch.setattr(known_formats, "FORMATS", (*known_formats.FORMATS, ARCHIVE))
     monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
     reshard.save(tmp_path / "saved", ARRAYS)
     return tmp_path / "saved"

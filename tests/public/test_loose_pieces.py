@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import reshard
 from reshard.errors import CorruptError
-from reshard.formats import loose_pieces, registry
+from reshard.formats import known_formats, loose_pieces
 from reshard.geometry.grid import Box
 from tests.formats.safetensors.build import dcp_file
 from tests.fresh_process import run_fresh
@@ -105,7 +105,7 @@ def test_pieces_with_orders_of_their_own_are_read_as_whole_tensors(
 ) -> None:
     tensors = tensors_of(several)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "FORMATS", (*registry.FORMATS, PIECES))
+        patch.setattr(known_formats, "FORMATS", (*known_formats.FORMATS, PIECES))
         patch.setattr(loose_pieces, "MANY_CHUNKS", 1)
         for limit in ("JOIN_BYTES", "SPLIT_BYTES", "AT_ONCE_BYTES"):
             patch.setattr(loose_pieces, limit, chunk_bytes)
@@ -164,9 +164,9 @@ def test_each_byte_of_loose_shards_is_read_once(
 CONVERT = """
     import json, sys
     import reshard
-    from reshard.formats import registry
+    from reshard.formats import known_formats
     from tests.loose_pieces import PIECES
-    registry.FORMATS = (*registry.FORMATS, PIECES)
+    known_formats.FORMATS = (*known_formats.FORMATS, PIECES)
     source, target, layout = sys.argv[1:]
     report = reshard.convert(source, target, layout=json.loads(layout), workers=2, max_memory="48MiB", to="orbax")
     print(json.dumps(sorted({t.strategy for t in report.tensors})))

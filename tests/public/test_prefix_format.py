@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.formats import registry
+from reshard.formats import known_formats
 from tests.equal import assert_same_trees
 from tests.prefix_format import PREFIX, write_prefix
 
@@ -20,7 +20,7 @@ OTHER = {name: array + 1 for name, array in ARRAYS.items()}
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """``run/ckpt-100``, beside another one whose name begins alike."""
-    monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, PREFIX))
+    monkeypatch.setattr(known_formats, "FORMATS", (*known_formats.FORMATS, PREFIX))
     write_prefix(tmp_path / "run" / "ckpt-1000", OTHER)
     return write_prefix(tmp_path / "run" / "ckpt-100", ARRAYS)
 

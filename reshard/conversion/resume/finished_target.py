@@ -10,7 +10,8 @@ from reshard.conversion.resume.conversion_key import ConversionKey
 from reshard.conversion.resume.journal import key_left
 from reshard.errors import CorruptError, ReshardError, ResumeError, StorageError
 from reshard.formats.base import Reader
-from reshard.formats.registry import files_of, open_reader
+from reshard.formats.known_formats import files_of
+from reshard.formats.registry import open_reader
 from reshard.storage.location import locate
 from reshard.storage.targets import has_leftovers, is_link, lock_target, make_name_durable
 from reshard.storage.transaction import Transaction

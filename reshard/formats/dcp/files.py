@@ -1,4 +1,4 @@
-"""The files of torch's distributed checkpoint in a folder.
+"""The files of torch's distributed checkpoint: which they are, whether a save finished, and what Megatron adds to them.
 
 ::
 
@@ -6,25 +6,50 @@
     folder/__0.metadata, …            in its place, where each rank saved by itself
     folder/__0_0.distcp, …            the items; names carry no meaning
 
-Megatron's checkpoints have these files too, and more: ``torch_dist.py`` knows them.
+Ranks that save together write ``.metadata`` last. Where each saved by itself, no file has the number of ranks. Then the save finished
+if the metadata files list every element of each tensor, and the files that they name exist.
+
+Megatron adds these, in its format ``torch_dist``::
+
+    folder/metadata.json     {"sharded_backend": "torch_dist", "sharded_backend_version": 1, …}, written last of all
+    folder/common.pt         the values that all ranks share, an archive of torch.save; newer versions have an item common_state/shard_0_1
+    folder/.metadata, …      as of any distributed checkpoint
+
+Names are flat: ``decoder.layers.mlp.linear_fc2.weight``. The name of a rank's value ends with its offset and the shape of all:
+``rng_state/shard_0.1_1.2``. ``megatron/core/dist_checkpointing`` declares all of it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from reshard.errors import (
+    CorruptError,
     FormatError,
     IncompleteCheckpointError,
+    LayoutError,
+    MissingError,
     NotACheckpointError,
     ReshardError,
+    shorten,
 )
-from reshard.formats.dcp.metadata import MetadataFile
-from reshard.formats.json.safe_json import read_bytes
+from reshard.formats.dcp.items import filled
+from reshard.formats.dcp.metadata import (
+    Entries,
+    ItemPlace,
+    MetadataFile,
+    TensorEntry,
+    ValueEntry,
+    parse_metadata,
+)
+from reshard.formats.format import PlaceNames
+from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.limits import MAX_PICKLE_BYTES
 from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.slices.parse import read_slices
+from reshard.geometry.tiling import check_tiling
 from reshard.storage.location import Location
 
 FORMAT = "dcp"
@@ -39,12 +64,9 @@ def data_file(number: int) -> str:
     return f"__{number}_0{ENDING}"
 
 
-def is_dcp(root: Location) -> bool:
-    """True if a location is such a folder, finished or not, or one of its files."""
-    found = root.status()
-    if found is not None and found.kind == "folder":
-        return _has_marks(_names(root))
-    return found is not None and found.kind == "file" and _is_mark(root.name)
+def is_dcp(names: PlaceNames) -> bool:
+    """True for the names of such a folder, finished or not, and of one of its files."""
+    return any(map(_is_mark, names.files)) or (names.kind == "file" and _is_mark(names.name))
 
 
 def has_metadata(folder: Location) -> bool:
@@ -112,10 +134,6 @@ def _names(folder: Location) -> list[str]:
     return [entry.name for entry in folder.entries() if not entry.is_folder]
 
 
-def _has_marks(names: Sequence[str]) -> bool:
-    return any(map(_is_mark, names))
-
-
 def _is_mark(name: str) -> bool:
     return name == METADATA or name.endswith(ENDING) or _OF_RANK.fullmatch(name) is not None
 
@@ -124,3 +142,124 @@ def _of_ranks(names: Sequence[str]) -> dict[int, str]:
     """The metadata files of ranks by number, ascending."""
     found = {int(match[1]): name for name in names if (match := _OF_RANK.fullmatch(name))}
     return dict(sorted(found.items()))
+
+
+_MOST_READ_BYTES = 32 << 20
+"""Of the metadata of all ranks, for each step that is listed: some 80,000 pieces, and some seconds. Where it is larger, only the ranks
+are counted."""
+
+
+def is_whole(folder: Location) -> bool:
+    """True if a folder has all that a save writes; False for any other folder, and for damaged metadata."""
+    if has_metadata(folder):
+        return True
+    ranks = rank_metadata(folder)
+    if not ranks:
+        return False
+    try:
+        nbytes = sum(found.nbytes for file in ranks if (found := file.status()) is not None)
+        if nbytes > _MOST_READ_BYTES:
+            return ranks[-1].name.startswith(f"__{len(ranks) - 1}.")
+        return _is_all_there(folder, readable(parse_metadata(read_metadata_files(folder))))
+    except (FormatError, MissingError):
+        return False
+
+
+def _is_all_there(folder: Location, entries: Entries) -> bool:
+    names = {entry.name for entry in folder.entries()}
+    if not all(place.file in names for place in _places(entries)):
+        return False
+    tensors = [one for one in entries.entries.values() if isinstance(one, TensorEntry)]
+    try:
+        for one in tensors:
+            check_tiling(one.name, one.shape, [piece.box for piece in one.pieces])
+    except LayoutError:
+        return False
+    return True
+
+
+def _places(entries: Entries) -> Iterator[ItemPlace]:
+    for entry in entries.entries.values():
+        if isinstance(entry, TensorEntry):
+            for piece in entry.pieces:
+                yield from piece.places if piece.box.size else ()
+        else:
+            yield from entry.places
+
+
+MEGATRON = "torch_dist"
+
+CONFIG, COMMON = "metadata.json", "common.pt"
+
+_BACKEND, _VERSION = "sharded_backend", "sharded_backend_version"
+
+_MAX_CONFIG_BYTES = 1 << 16
+"""Megatron's file takes some 120 bytes; a larger one is of another program."""
+
+_BUFFER = re.compile(r"(?:.*\.)?distributed\.dp_group_idx_[0-9]+\..*", re.DOTALL)
+
+_WAY = "which --dist-ckpt-optim-fully-reshardable saves as tensors"
+_IN_BUFFERS = f"a buffer of Megatron's optimizer, {_WAY}"
+_FLATTENED = f"a flattened tensor of Megatron's optimizer, {_WAY}"
+
+
+def is_megatron(names: PlaceNames) -> bool:
+    """True for the names of a folder of torch's distributed checkpoint, finished or not, that is of Megatron."""
+    if CONFIG not in names.files or not is_dcp(names):
+        return False
+    return COMMON in names.files or _BACKEND in _config(names.root)
+
+
+def _check_config(root: Location) -> None:
+    """Raises FormatError for a way to store tensors that is not read."""
+    config = _config(root)
+    found = config.get(_BACKEND, MEGATRON), config.get(_VERSION, 1)
+    if found != (MEGATRON, 1):
+        raise FormatError(
+            f"{root / CONFIG}: {_BACKEND} is {shorten(found[0])}, version {shorten(found[1])}; expected {MEGATRON!r}, version 1: load the checkpoint "
+            "with Megatron, and save it with --ckpt-format torch_dist"
+        )
+
+
+def entries_of(root: Location, entries: Entries) -> Entries:
+    """The entries with ``common.pt`` among them; errors for a way to store tensors that is not read."""
+    _check_config(root)
+    found: dict[str, TensorEntry | ValueEntry] = {}
+    status = (root / COMMON).status()
+    if status is not None and status.kind == "file":
+        found[COMMON] = ValueEntry(COMMON, (ItemPlace(COMMON, 0, status.nbytes),))
+    found |= readable(entries).entries
+    return Entries(found, entries.paths)
+
+
+def readable(entries: Entries) -> Entries:
+    """The entries; a tensor that only Megatron can put together becomes an unread value, whatever lies beside it."""
+    found: dict[str, TensorEntry | ValueEntry] = {}
+    for name, entry in entries.entries.items():
+        kind = _unread_kind(name, entries)
+        found[name] = _unread(entry, kind) if kind and isinstance(entry, TensorEntry) else entry
+    return Entries(found, entries.paths)
+
+
+def _unread_kind(name: str, entries: Entries) -> str:
+    if name in entries.flattened:
+        return _FLATTENED
+    return _IN_BUFFERS if _BUFFER.fullmatch(name) else ""
+
+
+def _unread(entry: TensorEntry, kind: str) -> TensorEntry | ValueEntry:
+    places = tuple(place for piece in filled(entry) for place in piece.places)
+    return ValueEntry(entry.name, places, kind) if places else entry
+
+
+def _config(root: Location) -> dict[str, Any]:
+    """The content of ``metadata.json``; empty if it is missing, or of another program."""
+    file = root / CONFIG
+    status = file.status()
+    if status is None or status.kind != "file" or status.nbytes > _MAX_CONFIG_BYTES:
+        return {}
+    try:
+        found = json_value(read_bytes(file, _MAX_CONFIG_BYTES), str(file))
+    except (CorruptError, FormatError):
+        return {}
+    return found if isinstance(found, dict) else {}

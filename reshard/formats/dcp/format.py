@@ -1,85 +1,90 @@
-"""torch's distributed checkpoint as a format: its entry in the registry."""
+"""torch's distributed checkpoint as a format, and Megatron's ``torch_dist``, which is built on it and only read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, ClassVar
 
-from reshard.arguments import Unlisted
-from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint, TargetTensor
-from reshard.formats.contents import StoredTensor
+from reshard.formats.base import Form, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.dcp.files import (
+    CONFIG,
     ENDING,
     FORMAT,
+    MEGATRON,
     METADATA,
+    entries_of,
     is_dcp,
+    is_megatron,
     is_replaceable,
-    metadata_files,
+    is_whole,
 )
-from reshard.formats.dcp.finished import is_whole
-from reshard.formats.dcp.form import DcpForm, arrange
-from reshard.formats.dcp.price import OPENED_LEAF_BYTES, leaf_count
-from reshard.formats.dcp.reader import PLAIN, open_dcp
-from reshard.formats.file_map import FileMap
-from reshard.formats.format import About, Format, Recognised
-from reshard.formats.slices.record_files import RecordedFolder, TensorTree
-from reshard.geometry.grid import Grid
-from reshard.storage.location import Location
+from reshard.formats.dcp.reader import OPENED_LEAF_BYTES, PLAIN, Conventions, leaf_count, open_dcp
+from reshard.formats.format import About, Format, Mark, PlaceNames
+from reshard.formats.slice_places import in_shared_files, kept_shards, refuse_dtype
+from reshard.formats.torch.dtypes import TENSOR_DTYPES
 
-_RECOGNISED = Recognised(
-    count_leaves=leaf_count,
-    is_finished=is_whole,
-    # Never replace files that torch wrote.
-    is_ours=is_replaceable,
-)
+if TYPE_CHECKING:
+    from reshard.formats.file_map import FileMap
 
 
-class Dcp(Format):
-    """``.metadata`` and ``.distcp`` files, without torch."""
+class DcpForm(Form, frozen=True):
+    """A target of torch's distributed checkpoint: a folder."""
 
-    about = About(
+    format: ClassVar[str] = FORMAT
+
+    def arrange(self, given: Unarranged) -> TargetTensor:
+        """The tensor with contiguous parts of each slice as chunks, cut where the source is if that is near.
+
+        Raises PlanError for a dtype that torch has no tensors of.
+        """
+        tensor, source = given.tensor, given.source
+        refuse_dtype(tensor, TENSOR_DTYPES, "tensors of torch")
+        return in_shared_files(tensor, source, kept_shards(tensor, source))
+
+    def plan(self, target: TargetCheckpoint) -> FileMap:
+        from reshard.formats.dcp.write_files import plan_files
+
+        return plan_files(target)
+
+
+_MARK = Mark(leaves=leaf_count, is_finished=is_whole, is_ours=is_replaceable)
+
+
+def _recognise(names: PlaceNames) -> Mark | None:
+    return _MARK if is_dcp(names) else None
+
+
+DCP = Format(
+    about=About(
         name=FORMAT,
         title="torch DCP",
         marks=f"torch DCP ({METADATA}, *{ENDING})",
         leaf_bytes=OPENED_LEAF_BYTES,
         tensors_only=False,
         is_flat=True,
-    )
-    conventions = PLAIN
+    ),
+    recognise=_recognise,
+    open=lambda root, how: open_dcp(root, how.record, how.uri, PLAIN),
+    write=lambda _, __: DcpForm(),
+)
 
-    def recognise(self, root: Location) -> Recognised | None:
-        return _RECOGNISED if is_dcp(root) else None
-
-    def open(
-        self,
-        root: Location,
-        record: RecordUse = "checked",
-        uri: str = "",
-        unlisted: Unlisted = "leave",  # noqa: ARG002  every tensor is listed
-    ) -> Reader:
-        return open_dcp(root, record, uri, self.conventions)
-
-    def form(self, options: Mapping[str, Any], source: Reader) -> DcpForm:  # noqa: ARG002  of the interface
-        return DcpForm()
-
-    def arrange(
-        self,
-        form: Form,  # noqa: ARG002  of the interface
-        tensor: TargetTensor,
-        source: StoredTensor,
-        slices: Grid,  # noqa: ARG002  torch puts together what it wants
-    ) -> TargetTensor:
-        return arrange(tensor, source)
-
-    def plan(self, target: TargetCheckpoint) -> FileMap:
-        from reshard.formats.dcp.write.file_map import plan_files
-
-        return plan_files(target)
-
-    def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:
-        files = tuple(file.name for file in metadata_files(root))
-        tree = TensorTree(reader.leaves, reader.tensors)
-        return [RecordedFolder("", tree, files, data_files=None)]
+# A target never replaces it: no program here could write it again.
+_OF_MEGATRON = Mark(leaves=leaf_count, is_finished=is_whole)
 
 
-DCP = Dcp()
+def _recognise_megatron(names: PlaceNames) -> Mark | None:
+    return _OF_MEGATRON if is_megatron(names) else None
+
+
+TORCH_DIST = Format(
+    about=About(
+        name=MEGATRON,
+        title="Megatron's torch_dist",
+        marks=f"Megatron's torch_dist ({METADATA}, {CONFIG})",
+        leaf_bytes=OPENED_LEAF_BYTES,
+        tensors_only=False,
+        is_flat=True,
+        written_as=FORMAT,
+    ),
+    recognise=_recognise_megatron,
+    open=lambda root, how: open_dcp(root, how.record, how.uri, Conventions(MEGATRON, entries_of)),
+)

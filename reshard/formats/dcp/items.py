@@ -1,17 +1,24 @@
-"""Reads the items of a checkpoint: the place of a tensor's elements, or another value itself."""
+"""Reads the items of a checkpoint: the place of a tensor's elements, or another value itself, and the pieces of each tensor.
+
+Of each archive the beginning and the end are read, which have its pickle and its directory; elements are not.
+Where each read is a request, many are asked for at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import Literal
 
 from msgspec import Struct
 
-from reshard.errors import CorruptError, FormatError
-from reshard.formats.dcp.entries import ItemPlace
-from reshard.formats.dcp.item_files import ArchiveWindow, ItemFiles
+from reshard.errors import CorruptError, FormatError, LayoutError, MissingError
+from reshard.formats.contents import Extent, RawPiece
+from reshard.formats.dcp.metadata import ItemPlace, TensorEntry, TensorPiece
+from reshard.formats.limits import MAX_TENSOR_BYTES
+from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.pickle.interpreter import read_pickle
 from reshard.formats.torch.archive import PICKLE, Archive, open_archive
 from reshard.formats.torch.archived_tensor import (
@@ -27,6 +34,11 @@ from reshard.formats.torch.plain_value import (
     most_parts,
     plain_values,
 )
+from reshard.formats.torch.record_crcs import RecordCrcs
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.tiling import check_tiling
+from reshard.storage.base import FileStatus, OpenFile
+from reshard.storage.calls import ByteRange, read_many
 from reshard.storage.location import Location
 
 _AT_ONCE = 1 << 10
@@ -171,3 +183,201 @@ def _values(archive: Archive, where: str) -> PlainValues:
             f"{where} holds a tensor, but the metadata lists another value; the files are not of one checkpoint"
         )
     return plain_values(node, most_parts(pickled))
+
+
+END_BYTES = 1 << 10
+"""Bytes that are read of the beginning and of the end of an archive: torch writes some 700 bytes before a tensor's elements and 800 after them."""
+
+_ZIP = b"PK"
+_HEADER = b'{"'
+"""The beginning of the header of a safetensors file, behind the 8 bytes of its length."""
+
+
+class ItemFiles:
+    """The files that items are in; one is open at a time."""
+
+    def __init__(self, root: Location, names: Sequence[str]) -> None:
+        there = {entry.name for entry in root.entries()}
+        missing = [name for name in names if name not in there]
+        if missing:
+            more = f" and {len(missing) - 1} more" if missing[1:] else ""
+            raise MissingError(
+                f"{root}: the metadata says that tensors are in {missing[0][:200]!r}{more}, but the folder has no such file; copy it there, "
+                "or restore the folder from a copy"
+            )
+        self._root = root
+        self._statuses: dict[str, FileStatus] = {}
+        self._open: OpenFile | None = None
+        self._name = ""
+
+    def windows(
+        self, batch: Sequence[ItemPlace], places: Mapping[ItemPlace, tuple[str, object]]
+    ) -> Iterator[tuple[ItemPlace, ArchiveWindow]]:
+        """The archive at each place."""
+        ranges = {place: list(self._ends(place, places[place][0])) for place in batch}
+        ahead = read_many(self._root.store, (part for parts in ranges.values() for part in parts))
+        for place, parts in ranges.items():
+            blocks = {
+                part.offset: ahead.get(part) or self.read(place.file, part.offset, part.nbytes)
+                for part in parts
+            }
+            yield place, ArchiveWindow(self, place, blocks, parts[0], places[place][0])
+
+    def read(self, name: str, offset: int, nbytes: int) -> bytes:
+        """Bytes of a file, fewer only at its end."""
+        if self._open is None or self._name != name:
+            self.close()
+            self._open = (self._root / name).open(self._status(name).version)
+            self._name = name
+        return self._open.read(offset, nbytes)
+
+    def close(self) -> None:
+        """Closes the file, if one is open."""
+        if self._open is not None:
+            self._open.close()
+        self._open = None
+
+    def _ends(self, place: ItemPlace, what: str) -> Iterator[ByteRange]:
+        """The beginning and the end of an archive."""
+        found = self._status(place.file)
+        path = str(self._root / place.file)
+        if place.offset + place.nbytes > found.nbytes:
+            raise CorruptError(
+                f"{path} ends after {found.nbytes:,} bytes, but {what} is in {place.nbytes:,} bytes from {place.offset:,} on; it was cut "
+                "short, so restore it from a copy"
+            )
+        if place.nbytes <= 2 * END_BYTES:
+            yield ByteRange(path, found.version, place.offset, place.nbytes)
+            return
+        yield ByteRange(path, found.version, place.offset, END_BYTES)
+        end = place.offset + place.nbytes
+        yield ByteRange(path, found.version, end - END_BYTES, END_BYTES)
+
+    def _status(self, name: str) -> FileStatus:
+        if name not in self._statuses:
+            self._statuses[name] = (self._root / name).status() or FileStatus("file")
+        return self._statuses[name]
+
+
+class ArchiveWindow:
+    """One archive within its file; some of its bytes are read already.
+
+    Attributes:
+        where: its content and its file, for messages.
+    """
+
+    def __init__(
+        self,
+        files: ItemFiles,
+        place: ItemPlace,
+        blocks: Mapping[int, bytes],
+        part: ByteRange,
+        what: str,
+    ) -> None:
+        self._files, self._place, self._blocks = files, place, blocks
+        self.path, self.version = part.path, part.version
+        self.where = f"{self.path}: {what}"
+        if not blocks[part.offset].startswith(_ZIP):
+            self._refuse_safetensors()
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Bytes of the archive; CorruptError where there are fewer."""
+        if offset + nbytes > self._place.nbytes:
+            raise CorruptError(
+                f"{self.where} ends after {self._place.nbytes:,} bytes, but a part of it should be at {offset:,}; restore the file from a copy"
+            )
+        start = self._place.offset + offset
+        for begin, block in self._blocks.items():
+            if begin <= start and start + nbytes <= begin + len(block):
+                return block[start - begin : start - begin + nbytes]
+        data = self._files.read(self._place.file, start, nbytes)
+        if len(data) < nbytes:
+            raise CorruptError(
+                f"{self.where}: the file ends at byte {start + len(data):,}; restore it from a copy"
+            )
+        return data
+
+    def _refuse_safetensors(self) -> None:
+        """torch may write safetensors bytes into such files, one behind the other; the places that it records are wrong then."""
+        start = self._files.read(self._place.file, 0, 10)
+        if start[8:10] == _HEADER:
+            raise FormatError(
+                f"{self.path} is written in torch's SerializationFormat.SAFETENSORS, whose recorded places are wrong; save with "
+                "HuggingFaceStorageWriter(save_distributed=True) instead, which is read"
+            )
+
+
+Items = Mapping[ItemPlace, StoredItem]
+
+
+class TiledTensor(Struct, frozen=True):
+    """A tensor as chunks.
+
+    Attributes:
+        copies: the places of each piece that several ranks stored alike.
+        crcs: CRC-32s of its pieces; None where one is not recorded.
+    """
+
+    dtype: str
+    chunks: GatheredChunks
+    copies: tuple[tuple[Extent, ...], ...]
+    crcs: RecordCrcs | None
+
+
+def tiled_tensor(entry: TensorEntry, items: Items, where: str) -> TiledTensor:
+    """The chunks of a tensor; ``items``: the stored item at each place of a piece that is not empty.
+
+    Raises CorruptError where pieces overlap, leave a hole, or contradict the metadata.
+    """
+    itemsize = storage_bytes(entry.dtype)
+    if math.prod(entry.shape) * itemsize > MAX_TENSOR_BYTES:
+        raise FormatError(f"{where}: {entry.name!r} has more than 2^62 bytes")
+    _check_tiled(entry, where)
+    pieces = [_raw(piece, piece.places[0], entry, items) for piece in filled(entry)]
+    crcs = RecordCrcs.of(pieces, [items[p.places[0]].crc for p in filled(entry)], itemsize)
+    chunks = gathered_chunks(entry.shape, itemsize, pieces)
+    return TiledTensor(entry.dtype, chunks, tuple(_copies(entry, items, itemsize)), crcs)
+
+
+def filled(entry: TensorEntry) -> list[TensorPiece]:
+    """The pieces that have elements."""
+    return [piece for piece in entry.pieces if piece.box.size]
+
+
+def _check_tiled(entry: TensorEntry, where: str) -> None:
+    files = {piece.box: piece.places[0].file for piece in entry.pieces}
+    try:
+        check_tiling(entry.name, entry.shape, list(files), lambda box: f"{box} of {files[box]}")
+    except LayoutError as error:
+        raise CorruptError(f"{where}: {error}") from None
+
+
+def _raw(piece: TensorPiece, place: ItemPlace, entry: TensorEntry, items: Items) -> RawPiece:
+    stored = items[place]
+    tensor = stored.tensor
+    if (tensor.dtype, tensor.shape) != (entry.dtype, piece.box.shape):
+        raise CorruptError(
+            f"{stored.path}: the piece {piece.box} of {entry.name!r} should be {entry.dtype} of shape {list(piece.box.shape)}, but is "
+            f"{tensor.dtype} of shape {list(tensor.shape)}; the files are not of one checkpoint"
+        )
+    return RawPiece(
+        piece.box, stored.path, stored.offset, tensor.order, stored.version, tensor.strides
+    )
+
+
+def _copies(entry: TensorEntry, items: Items, itemsize: int) -> list[tuple[Extent, ...]]:
+    return [
+        same
+        for piece in filled(entry)
+        if len(same := _alike(piece, [_raw(piece, p, entry, items) for p in piece.places], itemsize)) > 1
+    ]  # fmt: skip
+
+
+def _alike(piece: TensorPiece, raw: Sequence[RawPiece], itemsize: int) -> tuple[Extent, ...]:
+    """The places that have the elements in the order of the first, without gaps: only those can be compared byte by byte."""
+    nbytes = piece.box.size * itemsize
+    return tuple(
+        Extent(one.path, one.offset, nbytes, version=one.version)
+        for one in raw
+        if one.order == raw[0].order and not one.strides
+    )

@@ -1,4 +1,6 @@
-"""Reads ``.metadata`` of torch's distributed checkpoint: a pickle of one object, without running it.
+"""Reads ``.metadata`` of torch's distributed checkpoint, a pickle of one object, without running it: the entries and their places.
+
+Reads ``.metadata`` of torch's distributed checkpoint: a pickle of one object, without running it.
 
 ::
 
@@ -25,13 +27,63 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.contents import PathKey
-from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, TensorPiece, ValueEntry
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.pickle.interpreter import read_pickle
 from reshard.formats.pickle.nodes import Built, Name, Table, expect_built, expect_node, fields_of
 from reshard.formats.torch.archived_tensor import SIZE, sizes_of
 from reshard.formats.torch.dtypes import DTYPE_NAMES, dtype_of
 from reshard.geometry.grid import Box
+
+
+class ItemPlace(Struct, frozen=True):
+    """The place of an item: one archive of ``torch.save`` in a file of the folder."""
+
+    file: str
+    offset: int
+    nbytes: int
+
+
+class TensorPiece(Struct, frozen=True):
+    """A box of a tensor; ``places`` has one for each rank that stored it."""
+
+    box: Box
+    places: tuple[ItemPlace, ...]
+
+
+class TensorEntry(Struct, frozen=True):
+    """A tensor; ``pieces`` may be empty boxes, and in any order."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[TensorPiece, ...]
+
+
+class ValueEntry(Struct, frozen=True):
+    """A value that is no tensor; ``places`` has one for each rank that stored it.
+
+    Attributes:
+        unread: its kind, if it is not looked into; then ``places`` are those of all its parts.
+    """
+
+    name: str
+    places: tuple[ItemPlace, ...]
+    unread: str = ""
+
+
+class Entries(Struct, frozen=True):
+    """The content of the metadata files.
+
+    Attributes:
+        entries: by name, in the order of the saved tree.
+        paths: the keys of each entry in the saved tree; an entry that is not listed has its name as its only key.
+        flattened: the tensors that are stored as ranges of flattened parts, which only Megatron does.
+    """
+
+    entries: Mapping[str, TensorEntry | ValueEntry]
+    paths: Mapping[str, tuple[PathKey, ...]]
+    flattened: frozenset[str] = frozenset()
+
 
 _RECORDS = "torch.distributed.checkpoint.metadata."
 _SHARDED = "torch.distributed._shard.sharded_tensor.metadata."

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from reshard.errors import FormatError
 from reshard.formats.contents import Carried, CarriedPart, Extent, Leaf, PathKey
-from reshard.formats.dcp.entries import Entries, ItemPlace, TensorEntry, ValueEntry
 from reshard.formats.dcp.files import FORMAT
 from reshard.formats.dcp.items import StoredValue
+from reshard.formats.dcp.metadata import Entries, ItemPlace, TensorEntry, ValueEntry
 from reshard.formats.limits import MAX_LEAVES
 from reshard.formats.torch.leaves import TUPLES_KEY, tensor_leaf, unread_leaf, value_leaf
 from reshard.formats.torch.plain_value import Unread

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import closing
 
+from reshard.formats.format import PlaceNames
 from reshard.formats.keras.hdf5 import MAGIC
 from reshard.storage.location import Location
 
@@ -23,12 +24,9 @@ ONLY_FILE = f"model{ENDING}"
 _SHARD = re.compile(r"_[0-9]{5}\.weights\.h5\Z")
 
 
-def is_keras(root: Location) -> bool:
+def is_keras(names: PlaceNames) -> bool:
     """True for an HDF5 file, and for a file with a name that Keras gives, so that a damaged one gets an error of its own."""
-    found = root.status()
-    if found is None or found.kind != "file":
-        return False
-    return root.name.endswith(ENDING) or is_hdf5(root)
+    return names.kind == "file" and (names.name.endswith(ENDING) or is_hdf5(names.root))
 
 
 def is_hdf5(file: Location) -> bool:

@@ -1,84 +1,82 @@
-"""Weights of Keras as a format: its entry in the registry."""
+"""Weights of Keras as a format: ``.weights.h5`` files of Keras 3, without Keras; other HDF5 files of plain arrays are only read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
 
-from reshard.arguments import Unlisted
-from reshard.errors import FormatError
-from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint, TargetTensor
-from reshard.formats.contents import StoredTensor
-from reshard.formats.file_map import FileMap
-from reshard.formats.format import About, Format, Recognised, refuse_surrogates
-from reshard.formats.keras.files import ENDING, HDF5_ENDINGS, is_hdf5, is_keras, is_shard
-from reshard.formats.keras.form import ONE_FILE, KerasForm, arrange, warnings
+from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor, Unarranged
+from reshard.formats.format import About, Format, Mark, OneFile, PlaceNames, refuse_surrogates
+from reshard.formats.keras.datasets import OPAQUE, PLAIN
+from reshard.formats.keras.files import ENDING, HDF5_ENDINGS, ONLY_FILE, is_hdf5, is_keras, is_shard
 from reshard.formats.keras.reader import FORMAT, OPENED_TENSOR_BYTES, leaf_count, open_keras
-from reshard.formats.slices.record_files import RecordedFolder
+from reshard.formats.slice_places import in_shared_files, refuse_dtype
 from reshard.geometry.grid import Grid
-from reshard.storage.location import Location
+
+if TYPE_CHECKING:
+    from reshard.formats.file_map import FileMap
 
 
-def _is_replaceable(root: Location) -> bool:
-    """True if it is an HDF5 file with the ending of Keras' weights. Files that Keras saved are replaced too."""
-    return root.name.endswith(ENDING) and is_hdf5(root)
+_VARIABLE = re.compile(r"(?:.*/)?vars/[^/]+", re.DOTALL)
+"""The form of the names that Keras finds: position or name of a variable below ``vars`` of its layer."""
+
+DTYPES = tuple(sorted(frozenset(PLAIN) | OPAQUE))
 
 
-_RECOGNISED = Recognised(count_leaves=leaf_count, is_ours=_is_replaceable)
+class KerasForm(Form, frozen=True):
+    """A Keras target: a ``.weights.h5`` file."""
+
+    format: ClassVar[str] = FORMAT
+
+    @property
+    def file(self) -> str:
+        return ONLY_FILE
+
+    def arrange(self, given: Unarranged) -> TargetTensor:
+        """The tensor with contiguous parts as chunks, cut where the source is if that is near."""
+        refuse_dtype(given.tensor, DTYPES, "Keras files")
+        return in_shared_files(given.tensor, given.source, Grid.whole(given.tensor.spec.shape))
+
+    def warnings(self, target: TargetCheckpoint, _source: Reader, /) -> Iterator[str]:
+        """Warnings about tensors that Keras will not find: it silently ignores names that it does not look for."""
+        unknown = [name for name in target.tensors if not _VARIABLE.fullmatch(name)]
+        if unknown:
+            more = f" and {len(unknown) - 1:,} more" if unknown[1:] else ""
+            yield (
+                f"{unknown[0]!r}{more}: load_weights of Keras finds variables by names such as 'layers/dense/vars/0', and silently ignores all "
+                "others; give the tensors such names (map, rename)"
+            )
+
+    def plan(self, target: TargetCheckpoint) -> FileMap:
+        from reshard.formats.keras.write_file import plan_files
+
+        refuse_surrogates("Keras", target)
+        return plan_files(target)
 
 
-class Keras(Format):
-    """``.weights.h5`` files of Keras 3, without Keras, and other HDF5 files of plain arrays, which are only read."""
+_MARK = Mark(
+    leaves=leaf_count,
+    # Files that Keras saved are replaced too.
+    is_ours=lambda root: root.name.endswith(ENDING) and is_hdf5(root),
+)
 
-    about = About(
+
+def _recognise(names: PlaceNames) -> Mark | None:
+    return _MARK if is_keras(names) else None
+
+
+KERAS = Format(
+    about=About(
         name=FORMAT,
         title="Keras",
         marks=f"Keras (*{ENDING})",
         leaf_bytes=OPENED_TENSOR_BYTES,
         tensors_only=True,
-        one_file=ONE_FILE,
-    )
-
-    def recognise(self, root: Location) -> Recognised | None:
-        return _RECOGNISED if is_keras(root) else None
-
-    def may_be_file(self, name: str) -> bool:
-        return name.endswith(HDF5_ENDINGS) and not is_shard(name)
-
-    def open(
-        self,
-        root: Location,
-        record: RecordUse = "checked",
-        uri: str = "",
-        unlisted: Unlisted = "leave",  # noqa: ARG002  nothing is listed
-    ) -> Reader:
-        return open_keras(root, record, uri)
-
-    def form(self, options: Mapping[str, Any], source: Reader) -> KerasForm:  # noqa: ARG002  of the interface
-        return KerasForm()
-
-    def arrange(
-        self,
-        form: Form,  # noqa: ARG002  of the interface
-        tensor: TargetTensor,
-        source: StoredTensor,
-        slices: Grid,  # noqa: ARG002  Keras loads whole tensors
-    ) -> TargetTensor:
-        return arrange(tensor, source)
-
-    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:  # noqa: ARG002  of the interface
-        return warnings(target)
-
-    def plan(self, target: TargetCheckpoint) -> FileMap:
-        from reshard.formats.keras.write.file_map import plan_files
-
-        refuse_surrogates(self, target)
-        return plan_files(target)
-
-    def folders_to_record(self, root: Location, reader: Reader) -> list[RecordedFolder]:
-        raise FormatError(
-            f"{reader.uri} is a single HDF5 file, which has no room for a record of digests; convert {root.name}, which records them"
-        )
-
-
-KERAS = Keras()
+        one_file=OneFile(ENDING),
+        may_be_file=lambda name: name.endswith(HDF5_ENDINGS) and not is_shard(name),
+    ),
+    recognise=_recognise,
+    open=lambda root, how: open_keras(root, how.record, how.uri),
+    write=lambda _, __: KerasForm(),
+)

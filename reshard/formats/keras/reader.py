@@ -29,6 +29,7 @@ from reshard.formats.keras.hdf5 import opened_hdf5
 from reshard.formats.limits import MAX_JSON_BYTES
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.slices.parse import parse_slices
+from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
     NOTHING,
@@ -120,6 +121,11 @@ class KerasChunks(Chunks):
         if name not in self._chunks:
             raise FormatError(f"{self._uri} has no tensor named {name!r}")
         return self._chunks[name].locate(index)
+
+    def folders_to_record(self, reader: Reader, root: Location) -> list[RecordedFolder]:
+        raise FormatError(
+            f"{reader.uri} is a single HDF5 file, which has no room for a record of digests; convert {root.name}, which records them"
+        )
 
 
 class _TableChunks(Struct, frozen=True):

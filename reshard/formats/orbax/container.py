@@ -29,17 +29,17 @@ Newer versions write ``_METADATA`` with one leaf of that name, so that both are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError
 from reshard.formats.contents import Container, Item
+from reshard.formats.format import PlaceNames
 from reshard.formats.json.safe_json import expect, json_value
 from reshard.formats.orbax.aggregate_file import is_aggregate
 from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.step_names import is_step_name
 from reshard.formats.zarr.metadata import ZARR2_FILE
-from reshard.storage.base import Entry
 from reshard.storage.commit_markers import COMMIT_MARKER, is_marked
 from reshard.storage.location import Location
 
@@ -71,25 +71,20 @@ def is_temporary(name: str) -> bool:
     return final_name(name) != name
 
 
-def marks_of(folder: Location) -> Marks | None:
+def marks_of(names: PlaceNames) -> Marks | None:
     """The place of the marker files of an Orbax checkpoint, finished or not: the top of a folder, or only folders of items.
 
     Old versions of Orbax put none at the top of a step, so that the folder may also be something else.
     """
-    if has_tree(folder):
+    # Looked up before the folder is listed: it usually decides, and a checkpoint of 10,000 tensors may have as many folders.
+    if has_tree(names.root):
         return "top"
-    entries = _entries(folder)
-    if any(entry.name in MARKERS for entry in entries):
+    if any(entry.name in MARKERS for entry in names.entries):
         return "top"
     # A step that is being saved has no marks of its own, but temporary folders of items or of parts.
-    if is_temporary(folder.name) and any(map(is_temporary, _subdirectories(entries))):
+    if is_temporary(names.name) and any(map(is_temporary, names.folders)):
         return "top"
-    return "items" if _unnamed_items(folder, entries) else None
-
-
-def is_orbax(folder: Location) -> bool:
-    """True if a folder has the marker files of an Orbax checkpoint, finished or not."""
-    return marks_of(folder) is not None
+    return "items" if any(_is_unnamed_item(names.root, name) for name in names.folders) else None
 
 
 def has_tree(folder: Location) -> bool:
@@ -100,11 +95,6 @@ def has_tree(folder: Location) -> bool:
 def is_composite(folder: Location) -> bool:
     """True if a checkpoint has its trees in folders of items, as CheckpointManager saves every step."""
     return (folder / CHECKPOINT_METADATA).is_file() and not has_tree(folder)
-
-
-def _entries(folder: Location) -> Sequence[Entry]:
-    """The entries of a folder; none where there is no folder. In a bucket one listing is cheaper than several look-ups."""
-    return folder.entries() if folder.is_folder() else ()
 
 
 def is_finished(folder: Location) -> bool:
@@ -205,7 +195,7 @@ def _no_single_tree(root: Location, handler: str) -> Exception:
 
 
 def _items(root: Location, handlers: Mapping[str, str]) -> tuple[Item, ...]:
-    present = dict.fromkeys(_subdirectories(root.entries()))
+    present = dict.fromkeys(entry.name for entry in root.entries() if entry.is_folder)
     for name in present:
         if is_temporary(name):
             raise IncompleteCheckpointError(
@@ -248,22 +238,16 @@ def _stores_tree(handler: str) -> bool:
     return handler.rpartition(".")[2] in _TREE_HANDLERS or is_array_handler(handler)
 
 
-def _unnamed_items(root: Location, entries: Sequence[Entry]) -> list[str]:
-    """Items of a step folder by old versions of Orbax, which wrote no ``_CHECKPOINT_METADATA``.
+def _is_unnamed_item(folder: Location, name: str) -> bool:
+    """True for an item of a step folder by old versions of Orbax, which wrote no ``_CHECKPOINT_METADATA``.
 
     A folder with that file is a checkpoint of its own, and one with the name of a step is a step.
     """
-    return [
-        name
-        for name in _subdirectories(entries)
-        if not (name.isdigit() or is_step_name(final_name(name)))
-        and has_tree(root / name)
-        and not any((root / name / m).exists() for m in (CHECKPOINT_METADATA, V1_MARKER))
-    ]
-
-
-def _subdirectories(entries: Sequence[Entry]) -> list[str]:
-    return [entry.name for entry in entries if entry.is_folder]
+    return (
+        not (name.isdigit() or is_step_name(final_name(name)))
+        and has_tree(folder / name)
+        and not any((folder / name / m).exists() for m in (CHECKPOINT_METADATA, V1_MARKER))
+    )
 
 
 HANDLER = "ArrayCheckpointHandler"

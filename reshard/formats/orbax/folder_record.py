@@ -6,14 +6,18 @@ records the item, the one of the checkpoint records the markers and the items th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from reshard.errors import CorruptError
-from reshard.formats.ocdbt.index import PROCESS_PREFIX
+from reshard.formats.ocdbt.index import PROCESS_PREFIX, find_databases
 from reshard.formats.ocdbt.manifest import MANIFEST
 from reshard.formats.orbax.aggregate_file import AGGREGATE
+from reshard.formats.orbax.aggregate_tree import KeptValues
+from reshard.formats.orbax.item_tensors import OpenItem
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS
+from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.slices.file_digests import REMEDY, files_below
+from reshard.formats.slices.record_files import RecordedFolder, TensorTree
 from reshard.formats.slices.slice_file import SliceFile
 from reshard.storage.location import Location
 
@@ -47,3 +51,37 @@ def is_data_file(name: str) -> bool:
     """True if a file of an item, by its path in it, is part of an OCDBT database."""
     first, _, rest = name.partition("/")
     return name == MANIFEST or (first == "d" and bool(rest)) or first.startswith(PROCESS_PREFIX)
+
+
+def folders_to_record(
+    root: Location, opened: Collection[OpenItem], is_chunk: Callable[[str], bool]
+) -> list[RecordedFolder]:
+    """The folders and the files to record in each, the top last; ``is_chunk`` tells files that the digests of tensors cover."""
+    items = [_item_folder(root, item, is_chunk) for item in opened]
+    folders = frozenset(item.folder for item in items)
+    if "" in folders:
+        return items
+    others = [n for n in files_below(root, folders) if n not in OF_RECORDS]
+    return [*items, RecordedFolder("", None, tuple(others))]
+
+
+def _item_folder(root: Location, item: OpenItem, is_chunk: Callable[[str], bool]) -> RecordedFolder:
+    folder = item.item.directory
+    files = tuple(_item_files(root, item, is_chunk))
+    in_database = filter(is_data_file, files) if find_databases(root / folder) else ()
+    tree = TensorTree(item.leaves, item.tensors)
+    return RecordedFolder(folder, tree, files, frozenset([*in_database, *_with_values(item)]))
+
+
+def _with_values(item: OpenItem) -> tuple[str, ...]:
+    """The file that keeps values; it may be large, so that it is not compared whenever the checkpoint is opened."""
+    keeps = any(isinstance(array.values, KeptValues) for array in item.arrays.values())
+    return (AGGREGATE,) if keeps else ()
+
+
+def _item_files(root: Location, item: OpenItem, is_chunk: Callable[[str], bool]) -> Iterator[str]:
+    folder = item.item.directory
+    for name in files_below(root / folder):
+        path = f"{folder}/{name}" if folder else name
+        if name not in OF_RECORDS and not is_chunk(path):
+            yield name

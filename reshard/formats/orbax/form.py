@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
 
 from reshard.errors import PlanError
-from reshard.formats.base import Form, TargetTensor
+from reshard.formats.base import Form, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.chunking import MAX_CHUNKS, SPLIT_ABOVE_BYTES, chunk_shape
 from reshard.formats.contents import StoredTensor, Style
 from reshard.formats.encoding import Encoding
 from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    from reshard.formats.file_map import FileMap
 
 
 class OrbaxForm(Form, frozen=True):
@@ -42,18 +45,20 @@ class OrbaxForm(Form, frozen=True):
     def is_database(self) -> bool:
         return self.ocdbt
 
+    def arrange(self, given: Unarranged) -> TargetTensor:
+        """The tensor with the regular grid of chunks that zarr needs."""
+        spec = given.tensor.spec
+        _refuse_packed(spec)
+        chunk = _chunks(self, given.source, spec, given.slices)
+        _refuse_too_many(spec, chunk)
+        storage = Grid.regular(spec.shape, chunk)
+        spec = replace(spec, storage=storage, chunk_shape=chunk)
+        return replace(given.tensor, spec=spec, encoding=_encoding(self, given.source))
 
-def arrange(
-    form: OrbaxForm, tensor: TargetTensor, source: StoredTensor, slices: Grid
-) -> TargetTensor:
-    """The tensor with the regular grid of chunks that zarr needs."""
-    spec = tensor.spec
-    _refuse_packed(spec)
-    chunk = _chunks(form, source, spec, slices)
-    _refuse_too_many(spec, chunk)
-    storage = Grid.regular(spec.shape, chunk)
-    spec = replace(spec, storage=storage, chunk_shape=chunk)
-    return replace(tensor, spec=spec, encoding=_encoding(form, source))
+    def plan(self, target: TargetCheckpoint) -> FileMap:
+        from reshard.formats.orbax.write.file_map import plan_files
+
+        return plan_files(target, self)
 
 
 def _chunks(

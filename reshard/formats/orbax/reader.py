@@ -23,11 +23,12 @@ from reshard.formats.contents import Container, Extent, Item, Stored, StoredTens
 from reshard.formats.orbax.container import read_container
 from reshard.formats.orbax.custom_metadata import metadata_of_orbax
 from reshard.formats.orbax.find_arrays import ArrayFiles
-from reshard.formats.orbax.folder_record import refuse_unrecorded
+from reshard.formats.orbax.folder_record import folders_to_record, refuse_unrecorded
 from reshard.formats.orbax.item_tensors import OpenItem, open_item
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS
 from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.slices.parse import read_slices
+from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.slices.slice_file import NOTHING, SliceFile
 from reshard.formats.values import PlainFiles
 from reshard.formats.zarr.metadata import ZarrArray
@@ -222,6 +223,9 @@ class OrbaxChunks(Chunks):
         chunks = OrbaxChunks(self._uri, opened)
         nbytes = reader.metadata_bytes - self.metadata_bytes + chunks.metadata_bytes
         return replace(reader, tensors=chunks.tensors, chunks=chunks, metadata_bytes=nbytes)
+
+    def folders_to_record(self, _reader: Reader, root: Location, /) -> list[RecordedFolder]:
+        return folders_to_record(root, self.items.values(), self.chunk_test())
 
     def _array(self, name: str, index: Index) -> ArrayFiles:
         try:

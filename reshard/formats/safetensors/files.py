@@ -36,7 +36,6 @@ from reshard.formats.safetensors.model_name import (
     ENDING,
     is_index,
     is_skyrl_payload,
-    is_weights,
 )
 from reshard.storage.location import Location
 
@@ -55,11 +54,6 @@ class Files(Struct, frozen=True):
     folder: Location | None = None
     index: ModelIndex | None = None
     unlisted: tuple[Location, ...] = ()
-
-
-def has_files(folder: Location) -> bool:
-    """True if a folder holds safetensors files, or an index of them, at its top; StorageError if it cannot be listed."""
-    return any(is_weights(entry.name) for entry in folder.entries())
 
 
 def files_of(root: Location, unlisted: Unlisted = "leave") -> Files:
@@ -92,14 +86,6 @@ def files_of(root: Location, unlisted: Unlisted = "leave") -> Files:
 def is_named_index(root: Location) -> bool:
     """True if a location is an index, and not a folder or a file of tensors."""
     return is_index(root.name) and root.is_file()
-
-
-def index_files(root: Location) -> tuple[Location, ...] | None:
-    """The files that an index stands for: itself and the safetensors files beside it; None for any other location."""
-    if not is_named_index(root):
-        return None
-    beside = [name for name in _names(root.parent) if name.endswith(ENDING)]
-    return (root, *(root.parent / name for name in beside))
 
 
 def folder_of(root: Location) -> Location:

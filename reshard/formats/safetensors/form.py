@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from msgspec.structs import replace
 
 from reshard.errors import PlanError
-from reshard.formats.base import Form, Reader, TargetTensor
-from reshard.formats.contents import StoredTensor
-from reshard.formats.format import OneFile
+from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.safetensors.beside import CONFIG_NAME, Beside, beside, model_files
 from reshard.formats.safetensors.dtypes import safetensors_name
 from reshard.formats.safetensors.files import folder_of
 from reshard.formats.safetensors.model_config import ModelConfig, read_config
-from reshard.formats.safetensors.model_name import ENDING, ONLY_FILE, ModelName
+from reshard.formats.safetensors.model_name import ONLY_FILE, ModelName
 from reshard.formats.slice_places import in_shared_files
 from reshard.formats.target_files import SHARD_BYTES, FilesOf
 from reshard.geometry.grid import Grid
 from reshard.storage.location import locate
 
 if TYPE_CHECKING:
+    from reshard.formats.file_map import FileMap
     from reshard.formats.safetensors.reader import SafetensorsChunks
-
-ONE_FILE = OneFile(ENDING, "files", "one")
 
 
 class SafetensorsForm(Form, frozen=True):
@@ -59,13 +56,23 @@ class SafetensorsForm(Form, frozen=True):
             return Grid.whole(tensor.spec.shape)
         return shards
 
+    def arrange(self, given: Unarranged) -> TargetTensor:
+        """The tensor with contiguous parts of each slice that a file holds as chunks, cut where the source is if that is near."""
+        tensor = given.tensor
+        safetensors_name(tensor.spec.dtype, tensor.spec.name)
+        grid = self.slices_of(tensor)
+        arranged = in_shared_files(tensor, given.source, grid)
+        return replace(arranged, copies=_copies(self, tensor, grid))
 
-def arrange(form: SafetensorsForm, tensor: TargetTensor, source: StoredTensor) -> TargetTensor:
-    """The tensor with contiguous parts of each slice that a file holds as chunks, cut where the source is if that is near."""
-    spec = tensor.spec
-    safetensors_name(spec.dtype, spec.name)
-    grid = form.slices_of(tensor)
-    return replace(in_shared_files(tensor, source, grid), copies=_copies(form, tensor, grid))
+    def warnings(self, target: TargetCheckpoint, _source: Reader, /) -> Iterator[str]:
+        from reshard.formats.safetensors.target_warnings import target_warnings
+
+        return target_warnings(target, self)
+
+    def plan(self, target: TargetCheckpoint) -> FileMap:
+        from reshard.formats.safetensors.write.file_map import plan_files
+
+        return plan_files(target, self)
 
 
 def _copies(form: SafetensorsForm, tensor: TargetTensor, slices: Grid) -> int:

@@ -16,12 +16,12 @@ from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
 from reshard.formats.kept_metadata import metadata_of_files
-from reshard.formats.safetensors.files import Files, files_of, has_files
-from reshard.formats.safetensors.header import FileHeader, is_safetensors, tensor_count
+from reshard.formats.safetensors.beside import beside
+from reshard.formats.safetensors.files import Files, files_of, is_named_index
+from reshard.formats.safetensors.header import FileHeader, tensor_count
 from reshard.formats.safetensors.listed import read_headers
 from reshard.formats.safetensors.model_name import (
     ModelName,
-    is_weights,
     name_of_files,
     name_of_index,
 )
@@ -29,6 +29,7 @@ from reshard.formats.safetensors.slices import DCP_SLICES, CutTensor, cut_tensor
 from reshard.formats.safetensors.write.header import HEADER_DIGEST, RECORD
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import parse_slices, read_slices
+from reshard.formats.slices.record_files import RecordedFolder, TensorTree
 from reshard.formats.slices.slice_file import (
     NOTHING,
     SliceEntry,
@@ -58,20 +59,6 @@ and 10,250 with 32. Of 100,000 tensors with 2 dimensions and names of 40 charact
 
 OPENED_TENSOR_BYTES = 1800
 """Memory of a tensor or a piece while it is opened; 1670 were measured with 4 dimensions, 1540 with one."""
-
-
-def is_safetensors_checkpoint(root: Location) -> bool:
-    """True for a safetensors file, an index of such files, and a folder that holds some at its top.
-
-    A file counts by its ending or by its first bytes. So a damaged file with the ending gets the error of its header,
-    not one about unknown formats.
-    """
-    found = root.status()
-    if found is not None and found.kind == "folder":
-        return has_files(root)
-    if found is None or found.kind != "file":
-        return False
-    return is_weights(root.name) or is_safetensors(root)
 
 
 def open_safetensors(
@@ -171,6 +158,27 @@ class SafetensorsChunks(Chunks):
     def copies(self, name: str) -> Sequence[tuple[Extent, ...]]:
         """The places of each slice that several files hold, as files of ranks do."""
         return self._copies.get(name, ())
+
+    def folders_to_record(self, reader: Reader, root: Location) -> list[RecordedFolder]:
+        """The folder, with the index and the files beside the weights; the digests of tensors cover the rest.
+
+        Raises FormatError for a single file or an index.
+        """
+        if is_named_index(root):
+            raise FormatError(
+                f"{reader.uri} is an index, and a record of digests belongs to its folder; name the folder {root.parent}"
+            )
+        if not root.is_folder():
+            raise FormatError(
+                f"{reader.uri} is a single safetensors file, which has no room for a record of digests; put it into a folder and "
+                "record that, or convert it, which records them; a file that reshard wrote has its record in the header"
+            )
+        names = [*beside(root).files]
+        index = files_of(root).index
+        if index is not None:
+            names.append(index.file.name)
+        tree = TensorTree(reader.leaves, reader.tensors)
+        return [RecordedFolder("", tree, tuple(names), data_files=None)]
 
 
 def _memory(cut: CutTensor) -> int:

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from reshard.errors import FormatError, MissingError, NotACheckpointError, ReshardError
 from reshard.formats.foreign import START_BYTES, refuse_stand_in
+from reshard.formats.format import PlaceNames
 from reshard.formats.model_index import ModelIndex, read_model_index
 from reshard.storage.calls import read_part
 from reshard.storage.location import Location
@@ -53,19 +54,17 @@ class StateFiles(Struct, frozen=True):
     index: ModelIndex | None = None
 
 
-def is_state(root: Location) -> bool:
+def is_state(names: PlaceNames) -> bool:
     """True for such a file, an index, and the folder of a model.
 
     A file has one of the endings, and begins as an archive or as a file that is refused by name.
     """
-    found = root.status()
-    if found is not None and found.kind == "folder":
+    if names.kind != "file":
         return any(
-            name in MODELS or is_bin_index(name) or _SHARD.fullmatch(name) for name in _names(root)
+            name in MODELS or is_bin_index(name) or _SHARD.fullmatch(name) for name in names.files
         )
-    if found is None or found.kind != "file":
-        return False
-    return is_bin_index(root.name) or (root.name.endswith(ENDINGS) and _is_known(start_of(root)))
+    name = names.name
+    return is_bin_index(name) or (name.endswith(ENDINGS) and _is_known(start_of(names.root)))
 
 
 def is_bin_index(name: str) -> bool:
@@ -109,18 +108,18 @@ def state_files(root: Location) -> StateFiles:
     return _indexed(root, root / name) if is_bin_index(name) else StateFiles((root / name,))
 
 
-def index_and_files(root: Location) -> tuple[Location, ...] | None:
-    """The files that an index stands for: itself and the files beside it; None for any other location."""
-    if not (is_bin_index(root.name) and root.is_file()):
-        return None
-    beside = [name for name in _names(root.parent) if name.endswith(".bin")]
-    return (root, *(root.parent / name for name in beside))
+def files_beside(names: PlaceNames) -> tuple[Location, ...]:
+    """The files that an index stands for: itself and the files beside it; none for any other location."""
+    if not (is_bin_index(names.name) and names.kind == "file"):
+        return ()
+    beside = [name for name in names.beside if name.endswith(".bin")]
+    return (names.root, *(names.root.parent / name for name in beside))
 
 
 def is_whole(root: Location) -> bool:
     """True if all files of a checkpoint are there, each to its end: programs write them in place."""
     try:
-        return is_state(root) and all(map(_has_end, state_files(root).files))
+        return all(map(_has_end, state_files(root).files))
     except ReshardError:
         return False
 
@@ -128,7 +127,7 @@ def is_whole(root: Location) -> bool:
 def held_text(folder: Location) -> str:
     """A hint for a folder that is not a checkpoint but holds a file of ``torch.save``; "" for any other folder."""
     for name in _names(folder):
-        if name.endswith(ENDINGS) and is_state(folder / name):
+        if name.endswith(ENDINGS) and is_state(PlaceNames(folder / name)):
             return f"it holds a file of torch.save, so name that: {folder / name}"
     return ""
 

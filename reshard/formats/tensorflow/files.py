@@ -8,6 +8,7 @@ from contextlib import closing
 from msgspec import Struct
 
 from reshard.errors import CorruptError, MissingError
+from reshard.formats.format import PlaceNames
 from reshard.formats.tensorflow.table import MAGIC
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location
@@ -31,11 +32,6 @@ def data_ending(number: int, count: int) -> str:
     return f".data-{number:05d}-of-{count:05d}"
 
 
-def is_whole(root: Location) -> bool:
-    """True if a prefix names a finished checkpoint: its index is written last."""
-    return bundle_files(root) is not None
-
-
 def prefixes_in(folder: Location) -> list[str]:
     """The names of the checkpoints whose files are in a folder, in order."""
     names = {entry.name for entry in folder.entries() if not entry.is_folder}
@@ -55,20 +51,20 @@ def prefix_of(name: str) -> str:
     return "" if found is None else name[: found.start()]
 
 
-def bundle_files(root: Location) -> tuple[Location, ...] | None:
+def bundle_files(names: PlaceNames) -> tuple[Location, ...] | None:
     """The index and the data files of a prefix; None where no index is there, or something has the prefix as its name.
 
     An index is one of TensorFlow if data files are beside it, or if it ends as one: other programs have files of that name.
     """
-    index = index_of(root)
-    found = index.status() if root.name else None
-    if found is None or found.kind != "file" or root.exists():
+    index, prefix = index_of(names.root), names.name
+    found = index.status() if prefix else None
+    if found is None or found.kind != "file" or names.kind is not None:
         return None
-    names = (entry.name for entry in root.parent.entries() if entry.name.startswith(root.name))
-    data = sorted(name for name in names if _DATA.fullmatch(name[len(root.name) :]))
+    begun = (name for name in names.beside if name.startswith(prefix))
+    data = sorted(name for name in begun if _DATA.fullmatch(name[len(prefix) :]))
     if not data and not _ends_as_table(index, found):
         return None
-    return (index, *(root.parent / name for name in data))
+    return (index, *(names.root.parent / name for name in data))
 
 
 def _ends_as_table(index: Location, found: FileStatus) -> bool:
@@ -80,7 +76,7 @@ def prefix_text(root: Location) -> str:
     """A hint for a path that names no checkpoint: it is a file of one of TensorFlow, or files of one are missing; "" for neither."""
     if root.is_file():
         prefix = prefix_of(root.name)
-        if prefix and is_whole(root.parent / prefix):
+        if prefix and bundle_files(PlaceNames(root.parent / prefix)):
             return f"it is a file of a checkpoint of TensorFlow, which its prefix names: {root.parent / prefix}"
         return ""
     if root.is_folder():

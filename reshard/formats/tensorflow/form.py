@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from msgspec.structs import replace
 
 from reshard.errors import PlanError
-from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor
+from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.contents import Carried, StoredTensor
+from reshard.formats.format import refuse_surrogates
 from reshard.formats.slice_places import in_shared_files, kept_shards, refuse_dtype
 from reshard.formats.target_files import SHARD_BYTES, FilesOf
 from reshard.formats.tensorflow.bundle import NUMBERS
@@ -17,6 +18,9 @@ from reshard.formats.tensorflow.files import FORMAT
 from reshard.formats.tensorflow.reader import TensorflowChunks
 from reshard.geometry.grid import Grid
 from reshard.storage.local.staging import FILES_OF_PREFIX
+
+if TYPE_CHECKING:
+    from reshard.formats.file_map import FileMap
 
 WHOLE_DTYPES = frozenset({
     "float16", "uint16", "uint32", "uint64", "int4", "int2", "float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz",
@@ -50,6 +54,30 @@ class TensorflowForm(Form, frozen=True):
     def file(self) -> str:
         return FILES_OF_PREFIX
 
+    def arrange(self, given: Unarranged) -> TargetTensor:
+        """The tensor with contiguous parts of each slice as chunks, cut where the source is if that is near."""
+        tensor, source = given.tensor, given.source
+        refuse_dtype(tensor, NUMBERS, "TensorFlow files")
+        return in_shared_files(tensor, source, _slices(tensor, source))
+
+    def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
+        yield from _slice_warnings(target, source)
+        if self.graph is not None:
+            from reshard.formats.tensorflow.write.graph import target_graph, target_keys
+
+            _, lacking = target_graph(self, target_keys(target, self).values())
+            if lacking:
+                yield (
+                    f"the object graph is made of the names, and not kept from the source, whose graph does not have {lacking!r}: "
+                    "objects that had several paths have one"
+                )
+
+    def plan(self, target: TargetCheckpoint) -> FileMap:
+        from reshard.formats.tensorflow.write.file_map import plan_files
+
+        refuse_surrogates("TensorFlow", target)
+        return plan_files(target, self)
+
 
 def tensorflow_form(options: Mapping[str, Any], source: Reader) -> TensorflowForm:
     """The form that the parsed options ask for: names of variables stay what they are.
@@ -74,12 +102,6 @@ def tensorflow_form(options: Mapping[str, Any], source: Reader) -> TensorflowFor
     return replace(form, names=names, graph=source.chunks.graph)
 
 
-def arrange(tensor: TargetTensor, source: StoredTensor) -> TargetTensor:
-    """The tensor with contiguous parts of each slice as chunks, cut where the source is if that is near."""
-    refuse_dtype(tensor, NUMBERS, "TensorFlow files")
-    return in_shared_files(tensor, source, _slices(tensor, source))
-
-
 def _slices(tensor: TargetTensor, source: StoredTensor) -> Grid:
     """The slices in which a tensor is stored: those of its shards, if TensorFlow can put them together."""
     if tensor.spec.dtype in WHOLE_DTYPES:
@@ -87,7 +109,7 @@ def _slices(tensor: TargetTensor, source: StoredTensor) -> Grid:
     return kept_shards(tensor, source)
 
 
-def warnings(target: TargetCheckpoint, source: Reader) -> Iterator[str]:
+def _slice_warnings(target: TargetCheckpoint, source: Reader) -> Iterator[str]:
     """Warnings about tensors that are stored whole although shards were asked for, or the source has them in slices."""
     whole = [
         name

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from reshard.checksums.tensor_digest import PieceCrcs
-from reshard.errors import CorruptError, LayoutError, ReshardError
+from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import (
@@ -26,6 +26,7 @@ from reshard.formats.contents import (
 )
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.slices.parse import read_slice_file
+from reshard.formats.slices.record_files import RecordedFolder
 from reshard.formats.slices.slice_file import (
     NOTHING,
     SliceEntry,
@@ -35,12 +36,7 @@ from reshard.formats.slices.slice_file import (
     recorded,
     recorded_path,
 )
-from reshard.formats.tensorflow.bundle import (
-    DTYPES,
-    BundleEntry,
-    Extents,
-    box_of,
-)
+from reshard.formats.tensorflow.bundle import DTYPES, BundleEntry, Extents, box_of
 from reshard.formats.tensorflow.files import FORMAT, RECORD, DataFile, data_files, index_of
 from reshard.formats.tensorflow.index import IndexEntry, entry_sizes, read_index
 from reshard.formats.tensorflow.names import OBJECT_GRAPH, paths_of
@@ -145,6 +141,12 @@ class TensorflowChunks(Chunks):
     def locate(self, name: str, index: Index) -> Extent | None:
         """The place of a chunk's elements: a range of one slice, or several slices."""
         return self._chunks[name].locate(index)
+
+    def folders_to_record(self, reader: Reader, _root: Location, /) -> list[RecordedFolder]:
+        raise FormatError(
+            f"{reader.uri} is the prefix of files in a folder that may have others, where no digests are recorded; convert it, which "
+            "records them beside the target"
+        )
 
 
 def _memory(tensors: Sequence[IndexEntry]) -> int:

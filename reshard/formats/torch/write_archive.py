@@ -1,10 +1,12 @@
-"""Writes the zip archives of ``torch.save``, whose records ``formats.torch.archive`` finds.
+"""Writes archives that torch loads: those of tensors, and their parts around elements.
+
+They are the zip archives of ``torch.save``, whose records ``formats.torch.archive`` finds.
 
 ::
 
     archive/data.pkl    the pickle
     archive/byteorder   "little"
-    archive/version     "3\\n"
+    archive/version     "3\n"
     archive/data/0      the elements of a tensor, at a multiple of 64 in the archive
 
 The CRC-32 of the elements is not known before they are stored, so that it follows them (flag 8, as torch itself writes it) and is in
@@ -14,11 +16,20 @@ the central directory. The rest of an archive depends only on its pickle and the
 
 from __future__ import annotations
 
+import itertools
+import math
 import struct
 import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from operator import mul
+from typing import Any
 
 from msgspec import Struct
 
+from reshard.formats.pickle.encode import Call, Global, Reference, encode_pickle
+from reshard.formats.torch.archived_tensor import REBUILD_V2, REBUILD_V3, UNTYPED
+from reshard.formats.torch.dtypes import STORAGE_DTYPES
 from reshard.formats.torch.zip_records import (
     CENTRAL,
     CENTRAL_MAGIC,
@@ -38,6 +49,36 @@ from reshard.formats.torch.zip_records import (
     UNSET,
     ZIP64,
 )
+from reshard.geometry.dtypes import storage_bytes
+
+_STORAGES = {dtype: storage for storage, dtype in STORAGE_DTYPES.items()}
+_NO_HOOKS = Call(Global("collections", "OrderedDict"))
+
+
+@lru_cache(maxsize=1024)  # layers of a model are alike
+def tensor_pickle(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """The pickle of a row-major tensor, whose elements are the record ``data/0``.
+
+    A dtype without a typed storage, such as float8, has an untyped one, and is named beside it.
+    """
+    is_typed, count = dtype in _STORAGES, math.prod(shape)
+    if is_typed:
+        of = Global("torch", _STORAGES[dtype])
+    else:
+        of, count = Global("torch.storage", UNTYPED), count * storage_bytes(dtype)
+    storage = Reference(("storage", of, "0", "cpu", count))
+    arguments: tuple[Any, ...] = (storage, 0, shape, _row_major(shape), False, _NO_HOOKS)
+    if not is_typed:
+        arguments = (*arguments, Global("torch", dtype))
+    rebuild = REBUILD_V2 if is_typed else REBUILD_V3
+    return encode_pickle(Call(Global("torch._utils", rebuild), arguments))
+
+
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides, in elements."""
+    steps = itertools.accumulate(reversed([max(1, size) for size in shape[1:]]), mul, initial=1)
+    return tuple(reversed(list(steps))) if shape else ()
+
 
 ALIGNMENT = 64
 """Of the elements in an archive, as in torch's."""

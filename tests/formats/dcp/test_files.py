@@ -19,8 +19,8 @@ from reshard.errors import (
     NotACheckpointError,
 )
 from reshard.formats.dcp import files
-from reshard.formats.dcp.entries import ItemPlace
-from reshard.formats.dcp.item_files import ArchiveWindow, ItemFiles
+from reshard.formats.dcp.items import ArchiveWindow, ItemFiles
+from reshard.formats.dcp.metadata import ItemPlace
 from reshard.storage.location import locate
 from tests.dcp_files import (
     cut,

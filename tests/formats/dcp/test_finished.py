@@ -9,7 +9,7 @@ import pytest
 
 import reshard
 from reshard.errors import CorruptError
-from reshard.formats.dcp import finished
+from reshard.formats.dcp import files
 from reshard.formats.steps import committed_steps
 from reshard.storage.location import locate
 from tests.dcp_files import Item, entry, tensor_archive, tensor_entry, value_archive, write_items
@@ -66,7 +66,7 @@ def test_metadata_that_is_damaged(tmp_path: Path, nbytes: int) -> None:
 def test_of_large_metadata_the_ranks_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finished, "_MOST_READ_BYTES", 10)
+    monkeypatch.setattr(files, "_MOST_READ_BYTES", 10)
     _save_rank(tmp_path / "1", 1)
     assert _finished(tmp_path) == []
     _save_rank(tmp_path / "1", 0)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.formats.dcp import price
-from reshard.formats.dcp.price import leaf_count
+from reshard.formats.dcp import reader
+from reshard.formats.dcp.reader import leaf_count
 from reshard.storage.location import locate
 from tests.dcp_files import Item, archive, entry, write_items
 from tests.formats.dcp.small import LISTED, WHOLE, refusal
@@ -55,7 +55,7 @@ def test_values_beyond_what_is_read_count_by_their_sizes(
     folder = locate(str(_write(tmp_path, archives)))
     counted = leaf_count(folder)
     assert 4 * 9000 <= counted < 4 * 9000 + 100
-    monkeypatch.setattr(price, "_MOST_READ_BYTES", 2 * len(archives[0]))
+    monkeypatch.setattr(reader, "_MOST_READ_BYTES", 2 * len(archives[0]))
     assert counted < leaf_count(folder) <= sum(map(len, archives))
 
 

@@ -11,9 +11,9 @@ from safetensors.numpy import save_file
 
 import reshard
 from reshard.errors import FormatError, PlanError, TargetExistsError
+from reshard.formats.keras import write_file
 from reshard.formats.keras.datasets import Dataset
-from reshard.formats.keras.write import skeleton
-from reshard.formats.keras.write.skeleton import hdf5_skeleton
+from reshard.formats.keras.write_file import hdf5_skeleton
 from tests.conformance.weights import read_weights
 from tests.formats.keras.models import nested_model, randomized, values_of
 
@@ -72,7 +72,7 @@ def test_metadata_is_in_front_and_any_size_takes_little_memory() -> None:
 def test_elements_that_hdf5_places_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     made = [Dataset("a", "int8", (3,), None), Dataset("b", "int8", (3,), None)]
     first = len(hdf5_skeleton(made).head)
-    monkeypatch.setattr(skeleton._Metadata, "ends_at", lambda _: first + 1)
+    monkeypatch.setattr(write_file._Metadata, "ends_at", lambda _: first + 1)
     with pytest.raises(FormatError) as caught:
         hdf5_skeleton(made)
     assert str(caught.value) == (

@@ -12,7 +12,8 @@ import pytest
 from orbax.checkpoint import v1
 
 from reshard.formats.contents import PathKey
-from reshard.formats.orbax.container import is_orbax
+from reshard.formats.format import PlaceNames
+from reshard.formats.orbax.container import marks_of
 from reshard.formats.orbax.reader import ChunkFiles, open_orbax
 from reshard.formats.registry import open_reader
 from reshard.storage.location import locate
@@ -43,7 +44,7 @@ def tree():
 @pytest.mark.parametrize("save", [s for _, s in MODES], ids=[i for i, _ in MODES])
 def test_every_tensor_is_found_bit_for_bit(save, tree, tmp_path):
     path = save(tmp_path / "checkpoint", tree)
-    assert is_orbax(locate(path))
+    assert marks_of(PlaceNames(locate(path))) == "top"
     reader = open_orbax(locate(path).view())
     expected = expected_arrays(tree)
     assert set(reader.tensors) == set(expected)

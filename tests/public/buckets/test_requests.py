@@ -51,11 +51,11 @@ def lists_and_looks(form: Form) -> Counter[str]:
 
 
 def test_a_prefix_takes_a_look_at_each_file(gcs_bucket: Bucket, tmp_path: Path) -> None:
-    """Five looks: the name itself, the index, two data files and the record."""
+    """Four looks: the index, two data files and the record."""
     (form,) = [form for form in FORMS if form.format == "tensorflow"]
     url = upload(gcs_bucket, in_form(tmp_path, form), "run/7")
     found = requests_of(gcs_bucket, lambda: reshard.open_checkpoint(url))
-    assert (found["list"], found["head"]) == (2, 5)
+    assert (found["list"], found["head"]) == (2, 4)
 
 
 @NAMED

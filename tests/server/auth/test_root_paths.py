@@ -25,7 +25,7 @@ from reshard_server.errors.problems import ProblemError
 from reshard_server.settings import load_settings
 
 from reshard.errors import ReshardError
-from reshard.formats import registry
+from reshard.formats import known_formats
 from reshard.storage.location import locate
 from tests.prefix_format import PREFIX, write_prefix
 from tests.server.auth.links import ANN, EVE, LINKS, LOOKUPS, build, refused, roots_of
@@ -148,7 +148,7 @@ def test_reading_is_not_writing(roots: Roots, root: Path) -> None:
 def test_the_prefix_of_a_checkpoints_files_exists(
     roots: Roots, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, PREFIX))
+    monkeypatch.setattr(known_formats, "FORMATS", (*known_formats.FORMATS, PREFIX))
     prefix = write_prefix(root / "run" / "ckpt-1", {"w": np.ones(4)})
     assert roots.existing(ANN, "data/run/ckpt-1") == locate(prefix)
     assert refused(roots.existing, ANN, "data/run/ckpt").kind.status == 404

@@ -1,5 +1,7 @@
 """The files of a target of torch's distributed checkpoint.
 
+The files of a target of torch's distributed checkpoint.
+
 ::
 
     __0_0.distcp, …    a file for each shard: slice i of each tensor is in file i
@@ -21,23 +23,52 @@ from contextlib import closing
 from typing import Any
 
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.dcp.entries import ItemPlace
+from reshard.formats.contents import Carried
 from reshard.formats.dcp.files import METADATA, data_file
-from reshard.formats.dcp.write.carried import carried_archive
-from reshard.formats.dcp.write.items import TensorItem, items_file, next_item, values_file
-from reshard.formats.dcp.write.metadata import PlacedEntry, PlacedItem, metadata_bytes
-from reshard.formats.dcp.write.state import StateEntry, entry_value, python_numbers, state_entries
+from reshard.formats.dcp.metadata import ItemPlace
+from reshard.formats.dcp.write_items import (
+    PlacedEntry,
+    PlacedItem,
+    StateEntry,
+    TensorItem,
+    entry_value,
+    items_file,
+    metadata_bytes,
+    next_item,
+    python_numbers,
+    state_entries,
+    values_file,
+)
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
+from reshard.formats.limits import MAX_ARCHIVE_RECORDS, MAX_DIRECTORY_BYTES
 from reshard.formats.pickle.encode import encode_pickle
 from reshard.formats.slice_places import SlicePlaces
-from reshard.formats.slices.slice_file import (
-    FILE_NAME,
-    digest_of,
-    target_record,
-)
+from reshard.formats.slices.slice_file import FILE_NAME, digest_of, target_record
+from reshard.formats.torch.archive import Most, open_archive
 from reshard.geometry.dtypes import number_of
 from reshard.geometry.grid import Grid, Index
-from reshard.storage.location import Location
+from reshard.storage.location import Location, open_file
+
+
+def carried_archive(carried: Carried, name: str) -> bytes:
+    """The archive of the value of this name.
+
+    Raises CorruptError where a record of it does not have its CRC-32: the copy would look whole.
+    """
+    (part,) = carried.parts
+    extent = part.extent
+    where = f"{extent.path}: the value {name!r}"
+    with closing(open_file(extent.path, extent.version)) as file:
+        data = file.read(extent.offset, extent.length)
+
+    def read(offset: int, nbytes: int) -> bytes:
+        return data[offset : offset + nbytes]  # within it: the archive's directory is checked
+
+    most = Most(MAX_ARCHIVE_RECORDS, MAX_DIRECTORY_BYTES, len(data))
+    archive = open_archive(read, len(data), where, most)
+    for record in archive.records:
+        archive.small(record)
+    return data
 
 
 def plan_files(target: TargetCheckpoint) -> FileMap:

@@ -1,0 +1,118 @@
+"""The formats by name and by their marks on disk: those of this distribution, and those that others add by an entry point.
+
+A distribution adds a format by an entry point of the group ``reshard.formats``: its name is the format's name, its object a
+``Format``. They are looked up only where no format of this distribution recognises a place or has a name that is asked for, so
+that no other call waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from reshard.errors import FormatError
+from reshard.formats.dcp.format import DCP, TORCH_DIST
+from reshard.formats.format import Format, Mark, PlaceNames
+from reshard.formats.keras.format import KERAS
+from reshard.formats.orbax.format import ORBAX
+from reshard.formats.safetensors.format import SAFETENSORS
+from reshard.formats.state_dict.format import STATE_DICT
+from reshard.formats.tensorflow.format import TENSORFLOW
+from reshard.storage.location import Location
+
+FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, TORCH_DIST, DCP, KERAS, STATE_DICT, TENSORFLOW)
+"""In the order in which they are tried: Megatron's additions tell its checkpoints from others of torch."""
+
+GROUP = "reshard.formats"
+
+
+@cache
+def added_formats() -> tuple[Format, ...]:
+    """The formats of other distributions that are installed. Raises FormatError for one that cannot be loaded."""
+    from importlib.metadata import entry_points
+
+    found = []
+    for point in entry_points(group=GROUP):
+        where = f"the entry point {point.name} = {point.value} of the group {GROUP}"
+        by = f" of the distribution {point.dist.name}" if point.dist else ""
+        try:
+            one = point.load()
+        except Exception as error:  # a module of others may raise anything
+            raise FormatError(
+                f"{where}{by} cannot be loaded: {type(error).__name__}: {error}; repair or remove that distribution"
+            ) from error
+        # Names and options of targets are declared here, so that no other distribution changes what they mean.
+        if not isinstance(one, Format) or one.about.name != point.name or is_own_format(point.name):
+            raise FormatError(
+                f"{where}{by} is no reshard.formats.format.Format of that name, or its name is one of reshard's own; repair or remove that "
+                "distribution"
+            )
+        if other := one.about.options.keys() - {
+            name for own in FORMATS for name in own.about.options
+        }:
+            raise FormatError(
+                f"{where}{by} has the option {min(other)!r}, which reshard does not have; a format may take options of reshard's own only"
+            )
+        found.append(one)
+    return tuple(found)
+
+
+def is_own_format(name: str) -> bool:
+    """True if a format of this distribution has that name."""
+    return any(known.about.name == name for known in FORMATS)
+
+
+def own_formats() -> tuple[Format, ...]:
+    """The formats of this distribution."""
+    return FORMATS
+
+
+def every_format() -> tuple[Format, ...]:
+    """The formats of this distribution and of others. Raises as ``added_formats``."""
+    return (*FORMATS, *added_formats())
+
+
+def known_format(name: str) -> Format:
+    """The format of that name. Raises as ``added_formats`` where it is none of this distribution."""
+    known = FORMATS if is_own_format(name) else every_format()
+    return next(one for one in known if one.about.name == name)
+
+
+def marks(names: PlaceNames) -> Iterator[tuple[Format, Mark]]:
+    """Each format that recognises the names, with its mark, in the order of ``FORMATS``.
+
+    Formats of other distributions are asked only if none of these does, and only where a file or a folder has the name.
+    """
+    is_marked = False
+    for known in FORMATS:
+        # Nothing that is there has the name of a prefix, and in a bucket a look-up beside it is a request.
+        if known.about.by_prefix and names.kind == "folder":
+            continue
+        if (mark := known.recognise(names)) is not None:
+            is_marked = True
+            yield known, mark
+    if is_marked or names.kind is None:
+        return
+    for known in added_formats():
+        if (mark := known.recognise(names)) is not None:
+            yield known, mark
+
+
+def recognised(names: PlaceNames) -> tuple[Format, Mark] | None:
+    """The first format that recognises the names."""
+    return next(marks(names), None)
+
+
+def files_of(root: Location, *, is_there: bool = False) -> tuple[Location, ...] | None:
+    """The files that a prefix or an index stands for; None for another file, a folder, or nothing at all.
+
+    ``is_there``: True if something is known to have that very name, so that it is no prefix.
+    """
+    names = PlaceNames(root)
+    for known in FORMATS:
+        about = known.about
+        if not (about.is_index(names.name) or (about.by_prefix and not is_there)):
+            continue
+        if (mark := known.recognise(names)) is not None and mark.files:
+            return mark.files
+    return None
