@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -90,7 +90,6 @@ def renamed(demand, name):
     return replace(demand, piece=replace(demand.piece, target=name), target=target)
 
 
-@settings(deadline=None)
 @given(st.lists(demands(max_size=2000), min_size=1, max_size=4), st.integers(1, 8))
 def test_the_smallest_memory_that_a_refusal_names_is_enough(reqs, workers):
     reqs = [renamed(r, f"c{n}") for n, r in enumerate(reqs)]
@@ -100,7 +99,6 @@ def test_the_smallest_memory_that_a_refusal_names_is_enough(reqs, workers):
     assert all(m.price.task_bytes <= need for m in list(plan.fills))
 
 
-@settings(deadline=None)
 @given(demands(max_size=2000))
 def test_less_than_the_smallest_memory_is_refused(req):
     with pytest.raises(MemoryBudgetError):

@@ -13,6 +13,7 @@ from reshard.engine.write import sinks
 from reshard.errors import VerificationError
 from reshard.planning.piece import Piece
 from reshard.planning.tensor_plan import Plan, TensorPlan
+from tests.campaigns import singly
 from tests.engine.stores import (
     RAW_CRC,
     ZSTD,
@@ -57,9 +58,9 @@ def one_run_lost(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    "defect", [one_run_on, middle_run_back, all_a_row_on, one_run_lost], ids=lambda d: d.__name__
+    ("case", "defect"),
+    singly(RAW_TARGETS, [one_run_on, middle_run_back, all_a_row_on, one_run_lost]),
 )
-@pytest.mark.parametrize("case", RAW_TARGETS, ids=str)
 def test_runs_of_bytes_in_the_wrong_place(case, defect, make, monkeypatch):
     def arm(patch, n):
         return put_defect(patch, sinks, "runs", n, lambda original, *args: defect(original(*args)))
