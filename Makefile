@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV ?= .venv
 SIZE ?= full
 ROUNDS ?= 5
-PYTEST_ARGS ?= -n auto --dist loadgroup
+PYTEST_ARGS ?= -n auto --dist loadgroup --no-loadscope-reorder
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -23,7 +23,7 @@ SOURCES := reshard server tests benchmarks docs examples
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install oracles tools demo test clients sabotage check docs format bench lock clean
+.PHONY: help install oracles tools demo test quick campaigns clients sabotage check docs format bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -39,8 +39,15 @@ oracles: $(TENSORFLOW) $(TORCH) $(OPENAPI) $(CLOUD) $(AZURITE) $(SITE) ## create
 tools: ## see that the programs are there with which tests work: browser, database, curl, nginx, systemd
 	@.ci/tools
 
-test: $(INSTALLED) oracles tools ## run every test
+test: $(INSTALLED) oracles tools ## run all tests but campaigns: each promise, on a few examples
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+quick: $(INSTALLED) ## run the tests that need no service, browser, cluster or oracle
+	$(BIN)/python -m pytest --quick $(PYTEST_ARGS)
+
+campaigns: $(INSTALLED) oracles tools ## run every test at length, for a night: all combinations, many examples of Hypothesis; then every sabotage
+	$(BIN)/python -m pytest --campaigns -o timeout=7200 -o faulthandler_timeout=7260 $(PYTEST_ARGS)
+	$(BIN)/python -m tests.sabotage
 
 clients: $(INSTALLED) $(CLIENTS) ## generate clients of the service with three programs, and work with each
 	$(BIN)/python -m tests.clients $(dir $(CLIENTS))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import shutil
-import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+
+from tests.campaigns import CAMPAIGN, USUAL
 
 if TYPE_CHECKING:
     from tests.emulators.buckets import Bucket
@@ -25,19 +26,62 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Keras runs on jax here, whatever else is installed.
 os.environ.setdefault("KERAS_BACKEND", "jax")
-# jax keeps what it compiles for all processes of the tests: Keras, Flax and the demo compile the same steps each time.
-# The limit is never reached; with one, processes lock the folder, so that none reads what another still writes.
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    _compiled = tempfile.mkdtemp(prefix="reshard-compiled-")
-    atexit.register(shutil.rmtree, _compiled, ignore_errors=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled
-    os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(4 << 30)
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+# jax keeps what it compiles for all processes of the tests, and for the next run: Keras, Flax and the demo compile the same steps
+# each time, which takes two thirds of their time. The limit is never reached; with one, processes lock the folder, so that none
+# reads what another still writes.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "compiled")
+)
+os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(4 << 30))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # Tables fill the width of the terminal, and tests compare their text.
 os.environ["COLUMNS"] = "120"
-# Hypothesis gives examples no deadline, which would measure how busy the machine is.
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
+# Hypothesis gives examples no deadline, which would measure how busy the machine is. By default a few examples, always the
+# same, so that a change fails or passes for its own reasons; a campaign looks for new ones.
+_PATIENT = settings(deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile(USUAL, _PATIENT, max_examples=20, derandomize=True)
+settings.register_profile(CAMPAIGN, _PATIENT, max_examples=300, derandomize=False)
+settings.load_profile(USUAL)
+
+
+_SLOW_ROOMS = frozenset({
+    "benchmarks", "clients", "deploy", "docs", "earlier", "emulators", "executors", "oracles", "robustness", "sabotage", "server",
+    "test_install.py", "test_readme.py",
+})  # fmt: skip
+_SLOW_GROUPS = frozenset(
+    {"live-processes", "memory", "process_group", "restore-budget", "restore-processes"}
+)
+_SLOW_FIXTURES = frozenset({
+    "azurite", "azurite_bucket", "cloud", "gcs_bucket", "gcs_server", "moto", "moto_bucket", "s3_bucket", "s3_server", "tensorflow",
+    "torch",
+})  # fmt: skip
+"""What ``--quick`` leaves out: services, browsers, clusters, oracles, buckets, crashes, and processes whose memory is measured."""
+
+_LONG_GROUPS = frozenset({
+    "chromium", "deploy", "examples", "memory", "ray", "readme", "torch", "walk", "tests/docs/test_pages.py",
+})  # fmt: skip
+"""A worker is busy with each of these for more than a minute, however few its tests are."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--campaigns`` and ``--quick``, which ``make campaigns`` and ``make quick`` give."""
+    group = parser.getgroup("how much to test")
+    group.addoption(
+        "--campaigns",
+        action="store_true",
+        help="also tests marked campaign, and many examples of Hypothesis",
+    )
+    group.addoption(
+        "--quick",
+        action="store_true",
+        help="no service, browser, cluster, oracle, emulator of others, or page of the docs",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any module of tests is imported: decorators read the profile."""
+    if config.getoption("campaigns"):
+        settings.load_profile(CAMPAIGN)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -46,15 +90,55 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(1, (os.cpu_count() or 1) * 3 // 2)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps each file's tests on one worker of pytest-xdist, which then makes what they share once.
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Rooms that ``--quick`` leaves out are not even imported, unless a command names them."""
+    return True if config.getoption("quick") and _room(collection_path) in _SLOW_ROOMS else None
 
-    Each file is a group unless a mark names one. Groups run by size, so that small ones fill the workers at the end.
+
+def _room(path: Path) -> str:
+    """The folder of ``tests/`` in which a file is, or its own name."""
+    return next(iter(path.relative_to(Path(__file__).parent).parts), "")
+
+
+def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
+    if item.get_closest_marker("campaign") and not config.getoption("campaigns"):
+        return False
+    is_slow = _room(item.path) in _SLOW_ROOMS or _group(item) in _SLOW_GROUPS
+    is_slow |= not _SLOW_FIXTURES.isdisjoint(_fixtures(item))
+    return not (is_slow and config.getoption("quick"))
+
+
+def _fixtures(item: pytest.Item) -> Iterator[str]:
+    """The fixtures of a test, and those that a parameter names."""
+    yield from getattr(item, "fixturenames", ())
+    parameters = getattr(item, "callspec", None)
+    if parameters is not None:
+        yield from (one for one in parameters.params.values() if isinstance(one, str))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what the options do, and keeps each file's tests on one worker of pytest-xdist, which makes what they share once.
+
+    Each file is a group unless a mark names one. Long and large groups begin first, so that small ones fill the workers at the end
+    (with ``--no-loadscope-reorder``, xdist takes the groups in this order).
     """
+    left_out = [item for item in items if not _is_wanted(item, config)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if _is_wanted(item, config)]
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    if hasattr(config, "workerinput"):
+        sizes = Counter(map(_group, items))
+        items.sort(
+            key=lambda item: (_group(item) not in _LONG_GROUPS, -sizes[_group(item)], _group(item))
+        )
+
+
+def _group(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    return str(mark.args[0]) if mark else ""
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""docs/explanation/reliability.md names the test of each promise; every one of them exists."""
+"""docs/explanation/reliability.md names the test of each promise; every one of them exists, and ``make test`` runs it."""
 
 import ast
 import re
@@ -11,8 +11,15 @@ NAMED = re.compile(r"`(tests/[\w/]+\.py)?(?:::(test_\w+))?`")
 
 @cache
 def names_in(file: str) -> frozenset[str]:
+    """The tests of a file, and other functions, but those that are left to campaigns."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    return frozenset(n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return frozenset(one.name for one in functions if not any(map(is_campaign, one.decorator_list)))
+
+
+def is_campaign(decorator: ast.expr) -> bool:
+    """Only ``make campaigns`` runs what has this mark."""
+    return ast.unparse(decorator) == "pytest.mark.campaign"
 
 
 def named() -> list[tuple[str, str]]:

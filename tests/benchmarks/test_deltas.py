@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.peers.delta_by_hand import apply, delta, fold, make
 from tests.delta_layout import stored
 
@@ -32,6 +34,7 @@ def run(folder: Path, words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.campaign
 def test_small_versions(tmp_path: Path) -> None:
     lines = run(tmp_path, "--mib 16 --percent 1 --rounds 1")
     assert lines[1].startswith("1 % of the elements: a version has 16,777,")
@@ -47,6 +50,7 @@ def test_small_versions(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.campaign
 def test_the_peaks_of_small_versions(tmp_path: Path) -> None:
     lines = run(tmp_path, "--memory --mib 16 --percent 1 --budget 64MiB")
     assert lines[1].endswith(" bytes, a budget of 64MiB")

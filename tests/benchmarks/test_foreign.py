@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.campaign
 @pytest.mark.xdist_group("torch")
 def test_small_checkpoints_of_torch_and_keras(tmp_path: Path) -> None:
     words = "-m benchmarks.formats.foreign --mib 16 --rounds 1 --work"

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.campaign
 def test_a_small_model_is_handed_over_and_back(tmp_path: Path) -> None:
     words = "-m benchmarks.handover.run --layers 2 --width 256 --rounds 1 --budgets 256MiB --work"
     done = subprocess.run(

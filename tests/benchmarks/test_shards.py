@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.campaign
 @pytest.mark.xdist_group("tensorflow")
 def test_a_small_table_gets_other_shards(tmp_path: Path) -> None:
     words = "-m benchmarks.shards.run --gib 0.002 --rounds 1 --work"

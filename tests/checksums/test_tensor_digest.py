@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reshard.checksums import crc as crc_linear
@@ -94,7 +94,6 @@ def gathered(crc, array, pieces):
 
 
 @both
-@settings(max_examples=150, deadline=None)
 @given(case=cut_arrays())
 def test_shuffled_boxes_give_the_plain_crc(crc, case):
     array, boxes, forms = case
@@ -209,7 +208,6 @@ def test_contributions_of_several_threads_merge():
 
 
 @both
-@settings(max_examples=60, deadline=None)
 @given(data=st.binary(max_size=300), cut=st.integers(0, 300), gap=st.integers(0, 1 << 40))
 @example(data=b"", cut=0, gap=0)
 def test_linear_parts_shift_and_xor(crc, data, cut, gap):

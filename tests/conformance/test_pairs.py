@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import reshard
+from tests.campaigns import examples
 from tests.conformance.conversions import MAX_MEMORY, assert_proved, converted, path_of
 from tests.conformance.forms import FORMS, PAIRS, Form
 from tests.conformance.same import assert_same_arrays
 from tests.conformance.trees import Arrays, boxes, flat, layouts, trees
 from tests.equal import assert_same_trees
 
-few = settings(
-    max_examples=3,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+few = settings(max_examples=examples(4), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 """An example takes about a second; to shrink one takes minutes."""
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import reshard
+from tests.campaigns import examples
 from tests.conformance.conversions import MAX_MEMORY, converted
 from tests.conformance.forms import FORMS, Form
 from tests.conformance.same import assert_same_arrays
@@ -24,11 +25,7 @@ from tests.dcp_files import STORAGES, Part, Tensor, turned, write_dcp
 DTYPES = (*STORAGES, "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
 KEYS = ("w", "layers.0.w", "a b", "ünï", "opt.0.lr")
 
-few = settings(
-    max_examples=4,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+few = settings(max_examples=examples(5), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
 @st.composite

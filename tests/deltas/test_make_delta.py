@@ -17,6 +17,7 @@ from reshard.errors import PlanError
 from reshard.formats.delta.index import tensors_digest
 from reshard.formats.delta.read_delta import open_delta
 from reshard.storage.location import locate
+from tests.campaigns import examples
 from tests.delta_layout import (
     CHECKSUMS,
     PAYLOADS,
@@ -51,7 +52,7 @@ STEPS = st.tuples(
 """How much of a tensor changes, how that is stored, and in how many of the tensors at most."""
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(
     tensors=st.lists(
         st.tuples(st.lists(st.integers(0, 40), max_size=3).map(tuple), st.sampled_from(DTYPES)),

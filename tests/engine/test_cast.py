@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.engine import cast as cast_module
@@ -63,7 +63,6 @@ def integer_limits(dtype):
     return int(info.min), int(info.max)
 
 
-@settings(deadline=None, max_examples=120)
 @given(st.sampled_from((*FLOATS, *INTS)), st.sampled_from((*FLOATS, *INTS)), st.integers(0, 2**32))
 def test_the_account_is_exact(source, target, seed):
     values = random_array(np.random.default_rng(seed), (3, 40), source)
@@ -80,7 +79,6 @@ def finite_values(dtype):
     return np.unique(every[np.isfinite(every)])
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.sampled_from(FLOATS[2:]), st.integers(0, 2**32))
 def test_elements_are_rounded_to_the_nearest(target, seed):
     """No other value of the type lies nearer; looked up among all of them."""
@@ -136,7 +134,6 @@ def test_complex_numbers_are_judged_as_one():
     assert 0 < stats.largest_relative_error < 2**-23
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 9), max_size=4), st.integers(1, 30), st.booleans())
 def test_slabs_add_up_to_the_whole(shape, slab, turned):
     """Any shape in slabs of any size, views with strides too, gives what one slab gives."""

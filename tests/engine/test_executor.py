@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.engine.executor import QUEUED_PER_WORKER, hosts_of, run_tasks
@@ -41,7 +41,6 @@ def threads():
     return {t for t in found if not t.name.startswith("reshard.requests")}
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 100), max_size=20), st.integers(1, 4))
 def test_every_task_runs_once_and_within_the_budget(needs, workers):
     gauge = Gauge()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from reshard.errors import PlanError
@@ -185,7 +185,6 @@ def tilings(draw: st.DrawFn):
     return heads, inner, columns, cut, chunks, width, draw(st.sampled_from((RAW_CRC, ZSTD_CRC)))
 
 
-@settings(deadline=None, max_examples=60)
 @given(tilings())
 def test_random_tilings_arrive_bit_for_bit(tmp_path_factory, case):
     heads, inner, columns, cut, chunks, width, encoding = case

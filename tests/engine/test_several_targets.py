@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -144,7 +144,6 @@ def _others(done: DoneUnits, move: Fill) -> DoneUnits:
     return others
 
 
-@settings(deadline=None, max_examples=120)
 @given(several())
 def test_every_target_has_every_bit(case):
     with tempfile.TemporaryDirectory() as folder:
@@ -153,7 +152,6 @@ def test_every_target_has_every_bit(case):
         check(case, root, results, folders)
 
 
-@settings(deadline=None, max_examples=120)
 @given(several(), st.data())
 def test_targets_that_are_done_to_different_extents_are_completed(case, data):
     """As after a kill: of each target other units are done."""

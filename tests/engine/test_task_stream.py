@@ -7,7 +7,7 @@ import pickle
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.engine.movers.one_task import _Buffers
@@ -46,7 +46,6 @@ def tasks_of(case: Case, tmp_path):
     return [task for batch in found for task in batch]
 
 
-@settings(deadline=None, max_examples=60)
 @given(cases(offsets=True))
 def test_each_unit_of_work_is_a_task_with_every_chunk_it_touches(tmp_path_factory, case):
     tasks = tasks_of(case, tmp_path_factory.mktemp("t"))
@@ -73,7 +72,6 @@ def touching(spec, box: Box):
     return {i for i in indices if not i or spec.storage.box(i).intersect(box)}
 
 
-@settings(deadline=None, max_examples=30)
 @given(cases())
 def test_a_task_can_be_sent_to_another_process(tmp_path_factory, case):
     tasks = tasks_of(case, tmp_path_factory.mktemp("t"))
@@ -140,7 +138,6 @@ class Everywhere:
         return (Place(f"{name}/{index}"),)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     wanted_pieces(max_size=1000), st.sampled_from([16 << 20, 64 << 20, 1 << 30]), st.integers(1, 3)
 )

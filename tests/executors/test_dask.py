@@ -15,6 +15,7 @@ from distributed import Client
 
 import reshard
 from reshard.engine import task_stream
+from tests.campaigns import rarely
 from tests.checkpoint_files import files_without_times
 from tests.executors.dask_cluster import BUDGET, cluster, hold_back
 
@@ -86,7 +87,7 @@ def test_the_same_bytes_as_on_one_host(
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("options", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("options", rarely([*TARGETS.values()]), ids=TARGETS)
 def test_a_worker_that_is_killed_costs_only_time(
     source: Path, client: Client, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -114,7 +115,7 @@ class StoppedError(Exception):
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("kind", rarely([*TARGETS]))
 def test_tasks_that_go_on_after_their_run_write_nothing(
     source: Path, client: Client, tmp_path: Path, kind: str
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.engine.decode.chunk_reader import StoredChunks, open_chunk
@@ -56,7 +56,6 @@ def decoded(reader: Reader, name: str, step: int) -> np.ndarray:
     return full
 
 
-@settings(max_examples=150)
 @given(
     tilings(longest=9),
     st.sampled_from(["uint8", "int16", "float32", "int64", "complex128"]),

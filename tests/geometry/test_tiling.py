@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import LayoutError
@@ -34,7 +34,6 @@ def test_tilings_are_accepted(tiling: tuple[tuple[int, ...], list[Box]]) -> None
     check_tiling("w", *tiling)
 
 
-@settings(max_examples=300)
 @given(any_boxes())
 def test_accepted_exactly_where_each_element_is_held_once(
     case: tuple[tuple[int, ...], list[Box]],

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import reshard
@@ -69,7 +69,6 @@ def padded(axes: Axes | None) -> Axes:
     return (*axes, *[None] * (2 - len(axes)))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.dictionaries(NAMES, AXES, max_size=20))
 def test_any_tree_gets_the_axes_that_it_has(tree):
     if not any(axes is not None for axes in tree.values()):
@@ -85,7 +84,6 @@ def test_any_tree_gets_the_axes_that_it_has(tree):
     }
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(NAMES, max_size=20, unique=True))
 def test_a_proposal_can_be_laid_out(names):
     text = starter_text(info_of(dict.fromkeys(names)), None, "error")

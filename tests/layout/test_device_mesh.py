@@ -11,7 +11,7 @@ import jax
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -203,7 +203,6 @@ SHAPES = st.lists(st.integers(1, 4), max_size=3)
 NAMES = st.lists(st.sampled_from("abcd"), max_size=3, unique=True)
 
 
-@settings(deadline=None)
 @given(SHAPES, NAMES, st.permutations(DEVICES), st.integers(0, 8))
 def test_meshes_are_those_of_keras(
     shape: list[int], names: list[str], order: list[jax.Device], count: int
@@ -219,7 +218,6 @@ def test_meshes_are_those_of_keras(
     assert ours.backend_mesh == theirs.backend_mesh
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([None, "data", "model", "x"]), max_size=3))
 def test_layouts_are_those_of_keras(axes: list[str | None]) -> None:
     used = [name for name in axes if name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from reshard.errors import ReshardError
 from tests.maps.bent_rules import BentRule, bent_rules
@@ -13,7 +13,6 @@ from tests.maps.by_numpy import filled, mapped
 MOST_BYTES = 1 << 20
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
 @given(bent_rules())
 def test_a_bent_rule_makes_tensors_or_is_refused(bent: BentRule) -> None:
     with contextlib.suppress(ReshardError):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from tests.maps.by_numpy import assert_same_arrays, made_by
 from tests.maps.random_rules import RandomRule, rules
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
 @given(rules())
 def test_a_rule_makes_what_einops_makes_and_gives_it_back(one: RandomRule) -> None:
     text = {"map": [one.rule]}

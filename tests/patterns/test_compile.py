@@ -17,6 +17,7 @@ from reshard.errors import LayoutError, PlanError
 from reshard.patterns import compile as compiling
 from reshard.patterns.compile import Names, Pattern, compile_pattern, shown
 from reshard.patterns.dialect import MAX_DEPTH, MAX_LENGTH
+from tests.campaigns import examples
 
 ATOMS = (
     "a", "b", "k", "/", "_", "1", ".", r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", "[ab]", "[^a]", r"[^\d]", "[a-k1]",
@@ -57,7 +58,7 @@ def both(pattern: str) -> tuple[re.Pattern[str], Pattern] | None:
         return None
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(300))
 @given(PATTERNS | WHOLE_NAMES, st.lists(TEXTS, min_size=1, max_size=4))
 @example("(a*)*", ["b"])
 @example(r"(|a)+", ["aaa"])

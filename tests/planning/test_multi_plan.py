@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -42,7 +42,6 @@ def groups(draw: st.DrawFn):
     ]
 
 
-@settings(deadline=None)
 @given(groups(), st.integers(0, 12), st.integers(1, 3))
 def test_a_read_keeps_what_its_targets_need(of_targets, mib, workers):
     need = max(smallest_memory(one) for (one,) in of_targets)
@@ -63,7 +62,6 @@ def test_a_read_keeps_what_its_targets_need(of_targets, mib, workers):
     assert plan.peak_bytes <= plan.max_memory
 
 
-@settings(deadline=None)
 @given(wanted_pieces(), st.integers(0, 64), st.integers(1, 3))
 def test_one_target_is_planned_as_alone(one, mib, workers):
     memory = smallest_memory(one) + mib * MIB
@@ -136,7 +134,6 @@ def test_what_fits_in_no_way_is_refused_as_alone():
     assert make_multi_plan([[small], [huge]], smallest, 2).tasks > 0
 
 
-@settings(deadline=None)
 @given(groups())
 def test_units_of_a_read_are_boxes_of_the_tensor(of_targets):
     plan = make_multi_plan(of_targets, 256 * MIB, 2)

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -89,7 +89,6 @@ def renamed(wanted, name):
     return replace(wanted, piece=replace(wanted.piece, target=name), target=target)
 
 
-@settings(deadline=None)
 @given(st.lists(wanted_pieces(max_size=2000), min_size=1, max_size=4), st.integers(1, 8))
 def test_the_smallest_memory_that_a_refusal_names_is_enough(reqs, workers):
     reqs = [renamed(r, f"c{n}") for n, r in enumerate(reqs)]
@@ -99,7 +98,6 @@ def test_the_smallest_memory_that_a_refusal_names_is_enough(reqs, workers):
     assert all(m.price.task_bytes <= need for m in list(plan.fills))
 
 
-@settings(deadline=None)
 @given(wanted_pieces(max_size=2000))
 def test_less_than_the_smallest_memory_is_refused(req):
     with pytest.raises(MemoryBudgetError):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from reshard.geometry.grid import Grid
 from reshard.layout.axes import AxesLike
@@ -60,7 +60,6 @@ def test_a_part_of_a_larger_target() -> None:
     assert found == [Share(0, 0, 0.5), Share(1, 0, 0.5)]
 
 
-@settings(max_examples=50, deadline=None)
 @given(wanted_pieces())
 def test_shares_are_what_counting_elements_gives(wanted: WantedPiece) -> None:
     move = make_plan([wanted], 1 << 40, 1).tensors[0]

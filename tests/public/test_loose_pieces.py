@@ -12,13 +12,14 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reshard
 from reshard.errors import CorruptError
 from reshard.formats import known_formats, loose_pieces
 from reshard.geometry.grid import Box
+from tests.campaigns import examples, singly
 from tests.formats.safetensors.build import dcp_file
 from tests.fresh_process import run_fresh
 from tests.geometry.tilings import tilings
@@ -76,7 +77,7 @@ def check_all_uses(source: Path, tensors: Mapping[str, np.ndarray], work: Path) 
     assert shard == b"".join(of_target)
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=examples(8))
 @given(st.lists(tilings(longest=12, depth=5), min_size=1, max_size=4), st.randoms())
 def test_loose_shards_of_torch_are_read_as_whole_tensors(several: Tilings, random: object) -> None:
     tensors = tensors_of(several)
@@ -94,7 +95,7 @@ def test_loose_shards_of_torch_are_read_as_whole_tensors(several: Tilings, rando
         check_all_uses(source, tensors, Path(folder))
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=examples(8))
 @given(
     st.lists(tilings(longest=12, depth=5), min_size=1, max_size=3),
     st.sampled_from([64, 1 << 20]),
@@ -174,8 +175,7 @@ CONVERT = """
 
 
 @pytest.mark.xdist_group("memory")
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-@pytest.mark.parametrize("axes", [["x"], [None, "x"]])
+@pytest.mark.parametrize(("axes", "order"), singly([["x"], [None, "x"]], [(0, 1), (1, 0)]))
 def test_peak_memory_stays_within_the_budget(
     tmp_path: Path, order: tuple[int, int], axes: list[str | None]
 ) -> None:

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reshard
 from reshard.restoring import into as into_module
+from tests.campaigns import examples
 from tests.equal import assert_same
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import save_pytree
@@ -74,7 +75,7 @@ def strided(draw, shape, dtype):
     return view[(*(slice(0, n) for n in shape), ...)], base
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_any_tree_of_any_views_is_filled_and_nothing_beside_them(tmp_path_factory, data):
     names = data.draw(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True))

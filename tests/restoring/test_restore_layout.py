@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import reshard
+from tests.campaigns import examples
 from tests.equal import assert_same
 from tests.orbax_trees import mesh, put, save_pytree, save_standard
 
@@ -194,7 +195,7 @@ SAVINGS = [
 ]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(moves(), st.sampled_from(SAVINGS), st.sampled_from(["16MiB", "1GiB"]))
 def test_any_mesh_to_any_other(tmp_path_factory, move, saving, max_memory):
     shape, dtype, ((one, from_axes), (other, to_axes)) = move

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import reshard
 from reshard import FixedShardsPartitioner, MinSizePartitioner, ShardedVariable
+from tests.campaigns import examples
 from tests.equal import assert_same
 from tests.orbax_trees import mesh, put, save_pytree
 from tests.restoring.recorded import record
@@ -88,7 +89,7 @@ def test_shards_are_dealt_to_devices_in_turn(source):
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 1), st.sampled_from(["div", "mod"]))
 def test_n_shards_to_m(tmp_path_factory, n, m, axis, strategy):
     """As stock Orbax writes them: a chunk for each device of n; as we read them: m shards."""

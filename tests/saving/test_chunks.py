@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import reshard
@@ -42,7 +42,6 @@ def tables(draw):
     return values, table, chunk
 
 
-@settings(max_examples=60, deadline=None)
 @given(tables())
 def test_chunks_of_a_variable_hold_its_rows_in_order(drawn):
     values, table, chunk = drawn
@@ -97,7 +96,6 @@ def spreads(draw):
     return LiveTensor(Leaf("x", ()), shape, "int8", shards, grid, grid)
 
 
-@settings(deadline=None)
 @given(st.lists(spreads(), max_size=3))
 def test_each_chunk_is_written_once_by_a_process_that_holds_all_of_it(tensors):
     grids = [Grid.regular(t.shape, storage_chunk(t, (), 1 << 28, 4)) for t in tensors]

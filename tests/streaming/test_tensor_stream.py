@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import reshard
@@ -37,9 +37,6 @@ from tests.restoring.recorded import record
 
 MIB = 1 << 20
 LINE = mesh((8,), ("x",))
-QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 
 
 def octets(array):
@@ -73,7 +70,6 @@ def test_every_tensor_of_every_form_is_streamed_whole(forms, number):
         assert (found, len(found)) == (octets(array), stream.nbytes), name
 
 
-@QUICK
 @given(data=st.data())
 def test_any_box_of_any_form_with_any_bands_is_what_numpy_cuts_out(forms, data):
     opened = data.draw(st.sampled_from(forms))
@@ -112,7 +108,6 @@ def cut(tmp_path_factory):
     return array, [reshard.open_checkpoint(path) for path in paths]
 
 
-@QUICK
 @given(data=st.data())
 def test_three_dimensions_cut_along_all_of_them(cut, data):
     array, opened = cut

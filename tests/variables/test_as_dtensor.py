@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard import DeviceMesh, LayoutError, LayoutMap, TensorLayout
+from tests.campaigns import examples
 from tests.oracles.keras_models import model_of
 from tests.oracles.oracle import Oracle, RefusedError
 from tests.variables.models import layouts, mesh
@@ -99,7 +100,7 @@ def axes_by_name(model: Any) -> dict[str, list[str | None]]:
 
 
 @pytest.mark.filterwarnings("ignore::reshard.LayoutWarning")  # drawn keys need not match
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_the_same_weights_have_the_same_layouts(tensorflow: Oracle, data: Any) -> None:
     kind, parts = data.draw(models())

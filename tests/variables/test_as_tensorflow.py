@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 import reshard
 from reshard import IndexedSlices, ShardedVariable
+from tests.campaigns import examples
 from tests.oracles.oracle import Oracle
 
 pytestmark = pytest.mark.xdist_group("tensorflow")
@@ -81,7 +82,7 @@ def sliced(draw: Any) -> tuple[Any, list[int], list[Any], bool]:
     return whole, sizes, list(items) if isinstance(items, tuple) and items else [Ellipsis], False
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(case=sliced())
 def test_slices(tensorflow: Oracle, case: Any) -> None:
     whole, sizes, items, single = case
@@ -94,7 +95,6 @@ def test_slices(tensorflow: Oracle, case: Any) -> None:
         np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
-@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_masks(tensorflow: Oracle, data: Any) -> None:
     whole, mask_rank = data.draw(tables()), data.draw(st.integers(1, 2))
@@ -104,7 +104,7 @@ def test_masks(tensorflow: Oracle, data: Any) -> None:
     np.testing.assert_array_equal(ShardedVariable(shards)[mask], theirs, strict=True)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_assign(tensorflow: Oracle, data: Any) -> None:
     whole, method = data.draw(tables()), data.draw(st.sampled_from(NEW_VALUES))
@@ -118,7 +118,7 @@ def test_assign(tensorflow: Oracle, data: Any) -> None:
             np.testing.assert_array_equal(mine, other, strict=True)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_scatter(tensorflow: Oracle, data: Any) -> None:
     whole = data.draw(tables())
@@ -135,7 +135,7 @@ def test_scatter(tensorflow: Oracle, data: Any) -> None:
             np.testing.assert_allclose(mine, other, rtol=1e-6, strict=True)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_sparse_read_but_for_the_order_of_rows(tensorflow: Oracle, data: Any) -> None:
     whole = data.draw(tables())
@@ -148,7 +148,7 @@ def test_sparse_read_but_for_the_order_of_rows(tensorflow: Oracle, data: Any) ->
     np.testing.assert_array_equal(variable.sparse_read(indices), whole[indices], strict=True)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_embedding_lookup(tensorflow: Oracle, data: Any) -> None:
     rows, strategy = data.draw(st.integers(1, 13)), data.draw(st.sampled_from(["div", "mod"]))
@@ -208,7 +208,7 @@ def test_lists_are_arrays(tensorflow: Oracle, shards: list[Any]) -> None:
     np.testing.assert_array_equal(whole.numpy(), ours.numpy(), strict=True)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_saved_and_restored_in_other_shards(
     tensorflow: Oracle, tmp_path_factory: pytest.TempPathFactory, data: Any

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from flax import nnx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
@@ -211,7 +211,6 @@ AXES = st.lists(st.sampled_from([None, "data", "model"]), max_size=3).filter(
 )
 
 
-@settings(deadline=None, max_examples=30)
 @given(
     st.sampled_from([(4, 2), (2, 4), (8, 1)]),
     AXES,

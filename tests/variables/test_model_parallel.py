@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from reshard import DeviceMesh, LayoutError, LayoutMap, TensorLayout, distribute_tensor
 from reshard.layout.layout_map import Ambiguous, Match
+from tests.campaigns import examples
 from tests.variables import keras_training
 
 DEVICES = jax.devices()
@@ -149,7 +150,7 @@ ENTRIES = st.dictionaries(
 REFUSED = "matches multiple layout specification keys|is already initialized"
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=examples(8))
 @given(
     st.sampled_from(list(MODELS)),
     st.sampled_from(["search", "match", "fullmatch"]),
@@ -173,7 +174,7 @@ def test_any_map_places_every_variable(
         assert lies_as(sharding, layouts[path]), path
 
 
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=examples(6))
 @given(
     st.sampled_from(list(MODELS)),
     ENTRIES.map(lambda d: {k: a for k, a in d.items() if not isinstance(a[0], tuple)}),

@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -67,7 +67,6 @@ def cases(draw):
     return shape, chunks, dtypes, arrays, draw(st.tuples(*[st.sampled_from(CODECS)] * 2))
 
 
-@settings(max_examples=300, deadline=None)
 @given(cases(), st.data())
 def test_any_chunks_codecs_and_bands_beside_numpy(case, data):
     shape, chunks, dtypes, arrays, codecs = case

@@ -11,7 +11,7 @@ from unittest import mock
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -114,7 +114,6 @@ def close(found: float, expected_square: Fraction) -> bool:
     )
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(DTYPES), st.sampled_from(DTYPES), st.booleans(), st.integers(0, 12),
     st.integers(0, 2**32), st.booleans(), st.integers(1, 5),

@@ -33,6 +33,7 @@ def test_ratios_are_medians_over_rounds() -> None:
     assert lines[6] == "| reshard / floor | 1.25 | | | |"
 
 
+@pytest.mark.campaign
 @pytest.mark.xdist_group("benchmarks")
 def test_it_measures_a_tiny_tree(tmp_path) -> None:
     words = ["--size", "tiny", "--rounds", "1", "--digests", "--json", str(tmp_path / "found.json")]

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import tensorstore as ts
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.checksums.tensor_digest import CRC64NVME, finish
@@ -64,13 +64,11 @@ def assert_arrives(case: Case) -> None:
     assert result.moved_bytes == case.values.nbytes
 
 
-@settings(deadline=None, max_examples=150)
 @given(cases())
 def test_a_whole_tensor_arrives_bit_for_bit_in_every_way(case):
     assert_arrives(case)
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.filter_too_much])
 @given(cases().filter(lambda c: c.move.at_once and c.source_encoding.compressor == "zstd"))
 def test_a_chunk_decoded_at_once_may_share_memory_with_later_bands(case):
     """Small chunks are read at once too, so that their bytes share a place with pieces and rows."""
@@ -78,7 +76,6 @@ def test_a_chunk_decoded_at_once_may_share_memory_with_later_bands(case):
         assert_arrives(case)
 
 
-@settings(deadline=None, max_examples=150)
 @given(cases(offsets=True))
 def test_a_box_arrives_turned_and_at_its_place(case):
     spec, place = case.move.target.spec, case.move.piece.target_box
@@ -201,7 +198,6 @@ def planned(draw):
     return case, wanted
 
 
-@settings(deadline=None, max_examples=40)
 @given(planned(), st.integers(1, 4))
 def test_what_the_planner_chooses_arrives(planned, workers):
     case, wanted = planned

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorstore as ts
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, StorageError
@@ -81,7 +81,6 @@ def test_every_flipped_byte_is_found_where_there_is_a_checksum(case, tmp_path):
             decode(encoding, placed(bytes(bad), tmp_path), array.nbytes)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=st.sampled_from(sorted(CASES)), seed=st.integers(0, 1 << 30), flips=st.integers(1, 20))
 def test_garbage_gives_bytes_or_a_clear_error(case, seed, flips, tmp_path_factory):
     path = tmp_path_factory.mktemp("flip")

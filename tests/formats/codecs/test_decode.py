@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorstore as ts
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError
@@ -18,6 +18,7 @@ from reshard.formats.codecs import (
 from reshard.formats.contents import Extent
 from reshard.formats.encoding import Encoding
 from reshard.formats.orbax.find_arrays import tensorstore_encoding
+from tests.campaigns import examples
 from tests.formats.codecs.chunk_cases import (
     WHERE,
     bf16_array,
@@ -40,7 +41,7 @@ def test_chunks_of_tensorstore_decode_to_their_array(case, make, tmp_path):
 
 
 @each_case
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15))
 @given(data=st.data())
 def test_any_mix_of_reads_and_skips(case, data, tmp_path_factory):
     array = f4_array((40, data.draw(st.integers(1, 3000))))

@@ -22,6 +22,7 @@ from reshard.errors import (
     VerificationError,
 )
 from reshard.formats.codecs.layered import BLOCK_BYTES
+from tests.campaigns import examples
 from tests.delta_layout import (
     CHECKSUMS,
     apply_delta,
@@ -100,7 +101,7 @@ def test_the_same_call_finds_what_is_done_and_another_delta_is_another_source(
 RATES = st.sampled_from([0.0, 0.0001, 0.01, 0.3, 1.0])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     sizes=st.lists(st.integers(0, 3 * BLOCK_BYTES // 2), min_size=1, max_size=3),
     steps=st.lists(

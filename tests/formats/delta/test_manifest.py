@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError
@@ -133,7 +133,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=100)
 @given(
     path=st.sampled_from([(key,) for key in document()] + [("tensors", 0, key) for key in document()["tensors"][0]]),
     value=JSON | st.integers(-(1 << 70), 1 << 70),
@@ -153,7 +152,6 @@ def test_any_value_in_any_place_is_read_or_refused(path: tuple[Any, ...], value:
         assert set(found.tensors) == {one["name"] for one in changed["tensors"]}
 
 
-@settings(max_examples=300)
 @given(place=st.integers(0, 10_000), value=st.integers(0, 255))
 def test_any_byte_in_any_place_is_read_or_refused(place: int, value: int) -> None:
     data = bytearray(json.dumps(document()).encode())

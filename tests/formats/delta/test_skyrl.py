@@ -28,6 +28,7 @@ from reshard.errors import (
     ReshardError,
     VerificationError,
 )
+from tests.campaigns import examples
 from tests.delta_layout import bytes_of, changed, stored, write_delta, write_full
 from tests.emulators.buckets import Bucket
 from tests.skyrl_layout import apply_skyrl, write_skyrl
@@ -80,7 +81,7 @@ def test_the_chain_is_what_a_naive_receiver_makes(tmp_path: Path) -> None:
     assert {tensor.status for tensor in found.tensors} == {"checksum"}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(
     tensors=st.lists(
         st.tuples(

@@ -11,7 +11,7 @@ import ml_dtypes
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orbax.checkpoint import msgpack_utils
 
@@ -24,8 +24,6 @@ from reshard.storage.location import locate
 from tests.equal import assert_same
 from tests.formats.msgpack.read import array_of, cursor_of, leaves_of
 from tests.orbax_trees import DTYPES, random_array
-
-some = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def refused(folder, data: bytes, error: type[Exception], text: str) -> None:
@@ -260,7 +258,6 @@ def test_names_that_one_long_key_makes_long_are_counted(tmp_path, monkeypatch):
     assert len(leaves_of(tmp_path, msgpack.packb({"k" * 4000: list(range(20))}))) == 20
 
 
-@some
 @given(st.binary(max_size=80))
 def test_random_bytes_are_a_tree_or_refused(tmp_path, data):
     try:
@@ -272,7 +269,6 @@ def test_random_bytes_are_a_tree_or_refused(tmp_path, data):
     assert found
 
 
-@some
 @given(st.integers(0, 2**32))
 def test_damaged_files_are_refused_or_read_as_stock_reads_them(tmp_path, seed):
     rng = random.Random(seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import tensorstore as ts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.formats.ocdbt.index import OcdbtIndex, find_databases
@@ -38,7 +38,6 @@ def test_deep_tree_with_shared_prefixes_and_inline_values(tmp_path):
     assert index.find("zzz", "it") is None
 
 
-@settings(deadline=None)  # the first example loads libraries
 @given(st.dictionaries(KEYS, st.binary(max_size=40), min_size=1, max_size=40))
 def test_any_keys(tmp_path_factory, values):
     directory = tmp_path_factory.mktemp("any")

@@ -6,11 +6,12 @@ import shutil
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from reshard.formats.orbax.reader import open_orbax
 from reshard.storage.location import locate
+from tests.campaigns import examples
 from tests.equal import assert_same
 from tests.formats.orbax.decode import read_tensor
 from tests.orbax_trees import DTYPES, expected_arrays, mesh, put, random_array, save_pytree
@@ -51,7 +52,7 @@ def collides(tree: Any) -> bool:
     return len({n.replace("/", ".") for n in names}) < len(names)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15))
 @given(
     tree=st.dictionaries(NAMES, TREES, min_size=1, max_size=3),
     use_ocdbt=st.booleans(),

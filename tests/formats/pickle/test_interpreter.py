@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, ReshardError
@@ -324,7 +324,6 @@ def test_fields_have_names() -> None:
     assert str(error.value) == "it: a name in the state of a B should be a str, but is 1"
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plain, st.integers(2, 5), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=6), st.integers(0, 400))  # fmt: skip
 def test_damaged_pickles_are_answered_or_refused(
     value: Any, protocol: int, flips: list[tuple[int, int]], end: int
@@ -339,7 +338,6 @@ def test_damaged_pickles_are_answered_or_refused(
             assert str(error)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from([bytes([code]) for code in interpreter._OPCODES] + [b"\0", b"\1", b"ca\nB\n"]), max_size=60))  # fmt: skip
 def test_any_program_is_answered_or_refused(parts: list[bytes]) -> None:
     try:

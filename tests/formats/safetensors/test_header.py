@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -215,7 +215,6 @@ def _cut(data: bytes, size: int) -> bytes:
     return data[:size]
 
 
-@settings(max_examples=150)
 @given(
     change=st.sampled_from([_flipped, _cut]),
     place=st.integers(0, 8 * 200 - 1),

@@ -4,7 +4,7 @@ import os
 
 import pytest
 from awscrt.checksums import crc64nvme
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -78,7 +78,6 @@ def files(draw):
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(file=files())
 def test_what_is_written_is_read(tmp_path_factory, file):
     folder = tmp_path_factory.mktemp("slices")

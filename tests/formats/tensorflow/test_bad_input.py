@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import reshard
@@ -217,7 +217,6 @@ def test_a_record_of_other_tensors(tmp_path: Path) -> None:
         reshard.inspect(tmp_path / "ckpt")
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_damage_is_an_error_of_one_line(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

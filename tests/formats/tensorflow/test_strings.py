@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import reshard
@@ -266,7 +266,6 @@ def test_texts_of_one_place_are_read_up_to_a_limit(tmp_path: Path) -> None:
     assert [leaf.kind for leaf in leaves if leaf.text is None] == ["bytes", "bytes"]
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_damage_is_an_error_or_the_same_strings(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

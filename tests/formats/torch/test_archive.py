@@ -9,7 +9,7 @@ from io import BytesIO
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, ReshardError
@@ -184,7 +184,6 @@ def test_programs_are_named() -> None:
     )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=6), st.integers(0, 700))  # fmt: skip
 def test_damaged_archives_are_answered_or_refused(flips: list[tuple[int, int]], end: int) -> None:
     data = bytearray(STORED)

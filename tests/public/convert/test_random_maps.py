@@ -11,10 +11,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reshard
+from tests.campaigns import examples
 from tests.maps.by_numpy import assert_same_arrays
 from tests.maps.random_rules import Arrays, RandomRule, rules
 from tests.orbax_trees import expected_arrays, nested, put
@@ -100,7 +101,7 @@ def read_all(path: Path) -> Arrays:
     return found
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15))
 @given(conversions())
 def test_any_rule_from_any_grid_to_any_other_and_back(conversion: Any) -> None:
     one: RandomRule

@@ -10,11 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import reshard
+from tests.campaigns import examples
 from tests.equal import assert_same_trees
 from tests.orbax_trees import DTYPES, expected_arrays, put, random_array
 from tests.public.convert.random_meshes import MESHES, SAVERS, layout_of, specs
@@ -72,11 +73,7 @@ def conversions(draw: st.DrawFn) -> Any:
     return save, tree, after, wanted, how
 
 
-@settings(
-    deadline=None,
-    max_examples=15,
-    suppress_health_check=list(HealthCheck),
-)
+@settings(max_examples=examples(15))
 @given(conversions())
 def test_any_tree_from_any_mesh_to_any_other(conversion):
     save, tree, after, wanted, how = conversion

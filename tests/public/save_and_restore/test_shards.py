@@ -20,6 +20,7 @@ from reshard import (
 )
 from reshard.formats.slices.parse import read_slices
 from reshard.storage.location import locate
+from tests.campaigns import examples
 from tests.orbax_trees import mesh, put
 
 SHAPE = (13, 8)
@@ -44,7 +45,7 @@ def check(found, strategy, shards):
         np.testing.assert_array_equal(part, rows)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(
     n=st.integers(1, 15), m=st.integers(1, 15), axis=st.integers(0, 1), strategy=st.sampled_from(["div", "mod"])
 )  # fmt: skip

@@ -13,6 +13,9 @@ from tests.emulators.buckets import Bucket
 TARGET = "run/7"
 ROWS = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": [{"match": "rows|cols", "axes": ["x"]}]}
 
+SERVERS = ("s3_bucket", "gcs_bucket")
+"""Values of the fixture ``bucket``, for tests that are not tried with both by default."""
+
 CASES: dict[str, dict[str, Any]] = {
     "raw": {"layout": ROWS, "workers": 1},
     "zstd": {"layout": ROWS, "compression": "zstd", "workers": 1},

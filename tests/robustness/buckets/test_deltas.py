@@ -1,11 +1,10 @@
 """Deltas that are killed between two requests to a bucket, and two processes that publish one version.
 
-A sample of the requests; all of them with ``RESHARD_TESTS_EVERY=1 make test PYTEST_ARGS=tests/robustness/buckets``.
+A sample of the requests; all of them in a campaign.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,15 @@ import numpy as np
 import pytest
 
 import reshard
+from tests.campaigns import every
 from tests.delta_layout import apply_delta, bytes_of, changed, stored, write_full
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Call
 from tests.robustness.buckets.cases import emptied, files_of, keys
 from tests.robustness.buckets.children import Awaited, start_call, without_clock
 
-EVERY = int(os.environ.get("RESHARD_TESTS_EVERY", "13"))
-"""So many requests apart are those at which a run is killed; 1 tries every one."""
+EVERY = every(13)
+"""So many requests apart are those at which a run is killed; fewer in a campaign."""
 
 LIKE = {f"t{n}": np.arange(9000 + n, dtype="f4") for n in range(3)}
 OLD = bytes_of(LIKE)

@@ -1,13 +1,11 @@
 """Every request of a conversion to a bucket may fail: the same bytes come out, or one clear error after which the same works.
 
-A sample of the requests and of what happens to them; all of them with
-``RESHARD_TESTS_EVERY=1 make test PYTEST_ARGS=tests/robustness/buckets``.
+A sample of the requests and of what happens to them; ten times as many in a campaign.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from reshard.errors import ReshardError
+from tests.campaigns import every, pairwise
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import (
@@ -31,6 +30,7 @@ from tests.emulators.faults import (
 )
 from tests.robustness.buckets.cases import (
     CASES,
+    SERVERS,
     convert,
     emptied,
     files_of,
@@ -38,8 +38,8 @@ from tests.robustness.buckets.cases import (
     nothing_is_left,
 )
 
-EVERY = int(os.environ.get("RESHARD_TESTS_EVERY", "97"))
-"""Of all pairs of a request and what happens to it, so many apart are tried; 1 tries every one."""
+EVERY = every(97)
+"""Of all pairs of a request and what happens to it, so many apart are tried; fewer in a campaign."""
 
 SURVIVED: dict[str, Fault] = {
     "500": Refuse(answers.INTERNAL_ERROR), "503": Refuse(answers.SLOW_DOWN), "429": Refuse(answers.TOO_MANY_REQUESTS),
@@ -101,8 +101,9 @@ def disturb(bucket: Bucket, number: int, way: str) -> None:
 
 
 @pytest.mark.usefixtures("_small")
-@pytest.mark.parametrize("over", [False, True], ids=["new", "over another"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("bucket", "case", "over"), pairwise(SERVERS, [*CASES], [False, True]), indirect=["bucket"]
+)
 def test_what_happens_to_a_request(
     case: str, over: bool, bucket: Bucket, tiny: Path, tmp_path: Path, impatient: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch

@@ -8,10 +8,12 @@ import pytest
 
 import reshard
 from reshard.errors import ReshardError, StorageError
+from tests.campaigns import pairwise, singly
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Flip
 from tests.robustness.buckets.cases import (
     CASES,
+    SERVERS,
     TARGET,
     convert,
     emptied,
@@ -27,8 +29,11 @@ OTHER_BYTES = (
 )
 
 
-@pytest.mark.parametrize("has_md5", [True, False], ids=["md5", "key of the customer"])
-@pytest.mark.parametrize("case", ["raw", "zstd"])
+@pytest.mark.parametrize(
+    ("bucket", "case", "has_md5"),
+    pairwise(SERVERS, ["raw", "zstd"], [True, False]),
+    indirect=["bucket"],
+)
 def test_what_is_put_whole_is_sent_again(
     case: str, has_md5: bool, bucket: Bucket, tiny: Path, tmp_path: Path
 ) -> None:
@@ -48,7 +53,11 @@ def test_what_is_put_whole_is_sent_again(
     bucket.emulator.objects.has_md5_etags = bucket.scheme == "gs"
 
 
-@pytest.mark.parametrize("key", ["/lease$", "unfinished", "journal", "/rows/", "/slices", "commit_success"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bucket", "key"),
+    singly(SERVERS, ["/lease$", "unfinished", "journal", "/rows/", "/slices", "commit_success"]),
+    indirect=["bucket"],
+)
 def test_what_changes_each_time_it_is_sent_is_refused(key: str, bucket: Bucket, tiny: Path) -> None:
     bucket.emulator.faults.add(Flip(9, upload=True), operation="put", key=key, times=None)
     with pytest.raises(ReshardError, match=OTHER_BYTES):
@@ -79,7 +88,7 @@ def test_parts_that_change_on_the_way_are_refused(
         nothing_is_left(bucket)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("bucket", "case"), singly(SERVERS, [*CASES]), indirect=["bucket"])
 def test_what_changes_when_it_is_read_back_is_not_published(
     case: str, bucket: Bucket, tiny: Path
 ) -> None:

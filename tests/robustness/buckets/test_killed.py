@@ -1,20 +1,21 @@
 """Killed between two requests and run again: nobody takes what is there for a checkpoint, and the same bytes come out.
 
-A sample of the requests; all of them with ``RESHARD_TESTS_EVERY=1 make test PYTEST_ARGS=tests/robustness/buckets``.
+A sample of the requests; all of them in a campaign.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from tests.campaigns import every, singly
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Call
 from tests.robustness.buckets.cases import (
     CASES,
+    SERVERS,
     TARGET,
     convert,
     emptied,
@@ -25,12 +26,12 @@ from tests.robustness.buckets.cases import (
 )
 from tests.robustness.buckets.children import Awaited, start, without_clock
 
-EVERY = int(os.environ.get("RESHARD_TESTS_EVERY", "7"))
-"""So many requests apart are those at which a run is killed; 1 tries every one."""
+EVERY = every(7)
+"""So many requests apart are those at which a run is killed; fewer in a campaign."""
 
 
 @pytest.mark.usefixtures("_small")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("bucket", "case"), singly(SERVERS, [*CASES]), indirect=["bucket"])
 def test_killed_at_a_request_and_run_again(
     case: str, bucket: Bucket, tiny: Path, tmp_path: Path
 ) -> None:

@@ -13,10 +13,11 @@ from reshard.errors import StorageError
 from reshard.storage.buckets import clients
 from reshard.storage.buckets.clients import BucketSettings
 from reshard.storage.location import locate
+from tests.campaigns import every, singly
 from tests.emulators.apis import error_answers as answers
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Disconnect, Fault, Refuse
-from tests.robustness.buckets.cases import convert, emptied, files_of, nothing_is_left
+from tests.robustness.buckets.cases import SERVERS, convert, emptied, files_of, nothing_is_left
 
 FAILURES = 60
 """Requests in a row; obstore gives up after ten of its own accord."""
@@ -34,16 +35,17 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_small", "_at_once")
-@pytest.mark.parametrize("outage", OUTAGES)
-@pytest.mark.parametrize("case", ["raw", "parts"])
+@pytest.mark.parametrize(
+    ("bucket", "case", "outage"), singly(SERVERS, ["raw", "parts"], [*OUTAGES]), indirect=["bucket"]
+)
 def test_a_run_outlasts_an_outage(
     case: str, outage: str, bucket: Bucket, tiny: Path, tmp_path: Path
 ) -> None:
-    """Whenever it begins: of all requests every ninth is tried."""
+    """Whenever it begins: of all requests some are tried."""
     convert(bucket, tiny, case)
     requests = bucket.emulator.log.count()
     expected = files_of(bucket, tmp_path / "undisturbed")
-    for number in range(1 + len(outage) % 9, requests, 9):
+    for number in range(1 + len(outage) % 9, requests, every(18)):
         emptied(bucket)
         rule = bucket.emulator.faults.add(OUTAGES[outage], nth=number, times=FAILURES)
         convert(bucket, tiny, case)

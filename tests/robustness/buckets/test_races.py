@@ -6,7 +6,6 @@ host, and take over once the lease has not been renewed for a second and a half.
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,10 +16,12 @@ import pytest
 
 import reshard
 from reshard.errors import IncompleteCheckpointError
+from tests.campaigns import every, singly
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Call
 from tests.robustness.buckets.cases import (
     CASES,
+    SERVERS,
     TARGET,
     convert,
     emptied,
@@ -40,8 +41,8 @@ from tests.robustness.buckets.children import (
     start,
 )
 
-EVERY = int(os.environ.get("RESHARD_TESTS_EVERY", "19"))
-"""So many requests apart are those at which a run is stopped; 1 tries every one."""
+EVERY = every(19)
+"""So many requests apart are those at which a run is stopped; fewer in a campaign."""
 
 LOST = "TargetBusyError: "
 
@@ -103,7 +104,7 @@ def moments(requests: int, first: int) -> Iterator[int]:
 
 
 @pytest.mark.usefixtures("_small")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("bucket", "case"), singly(SERVERS, [*CASES]), indirect=["bucket"])
 def test_a_run_that_stood_still_changes_nothing_that_is_published(
     case: str, bucket: Bucket, tiny: Path, tmp_path: Path
 ) -> None:
@@ -136,8 +137,11 @@ def test_a_run_that_stood_still_changes_nothing_that_is_published(
 
 
 @pytest.mark.usefixtures("_small")
-@pytest.mark.parametrize("end", ["goes on", "is killed"])
-@pytest.mark.parametrize("is_sent", [False, True], ids=["not sent yet", "on its way"])
+@pytest.mark.parametrize(
+    ("bucket", "is_sent", "end"),
+    singly(SERVERS, [False, True], ["goes on", "is killed"]),
+    indirect=["bucket"],
+)
 def test_a_marker_that_comes_late_does_not_count(
     is_sent: bool, end: str, bucket: Bucket, tiny: Path, tmp_path: Path
 ) -> None:
@@ -200,9 +204,14 @@ def test_the_last_request_of_an_upload_comes_late(
 
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize(
-    "prepare", [patient, patient_on_another_host], ids=["one host", "two hosts"]
+    ("bucket", "what", "prepare"),
+    singly(
+        SERVERS,
+        ["anew", "left by a run that was killed", "over another"],
+        [patient, patient_on_another_host],
+    ),
+    indirect=["bucket"],
 )
-@pytest.mark.parametrize("what", ["anew", "left by a run that was killed", "over another"])
 def test_of_two_runs_one_does_it(
     what: str, prepare: Callable[[], None], bucket: Bucket, tiny: Path
 ) -> None:

@@ -19,6 +19,7 @@ from reshard.formats.file_map import ChunkChecksum, FileMap
 from reshard.formats.orbax import form as orbax_form
 from reshard.storage.local.transaction import LocalTransaction
 from reshard.storage.location import Location
+from tests.campaigns import pairwise, singly
 from tests.robustness.crash.cases import CASES, Case, case
 from tests.robustness.crash.interrupted import other_boot, stop
 
@@ -89,9 +90,10 @@ def converted_in_parts(
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("interruption", ["none", "stopped", "reboot"])
-@pytest.mark.parametrize("trailers", [True, False], ids=["trailers", "bare"])
-@pytest.mark.parametrize("name", OWN_FILES)
+@pytest.mark.parametrize(
+    ("name", "trailers", "interruption"),
+    pairwise([*OWN_FILES], [True, False], ["none", "stopped", "reboot"]),
+)
 def test_chunks_in_files_of_their_own(
     name, trailers, interruption, sources, tmp_path, monkeypatch, told
 ):
@@ -105,8 +107,9 @@ def test_chunks_in_files_of_their_own(
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("interruption", ["none", "stopped", "reboot"])
-@pytest.mark.parametrize("name", SHARED_FILES)
+@pytest.mark.parametrize(
+    ("name", "interruption"), singly([*SHARED_FILES], ["none", "stopped", "reboot"])
+)
 def test_chunks_in_shared_files(name, interruption, sources, tmp_path, monkeypatch, told):
     made = SHARED_FILES[name]
     target = tmp_path / ("t.safetensors" if name == "one" else "t")

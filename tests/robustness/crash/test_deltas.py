@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import reshard
+from tests.campaigns import every
 from tests.delta_layout import apply_delta, bytes_of, changed, stored, write_full
 from tests.robustness.crash.killing import Point, run_call_killed, run_call_killed_at
 
@@ -19,28 +20,19 @@ V1 = changed(V0, 0.02, 1)
 V2 = changed(V1, 0.5, 2) | {"t0": V1["t0"]}
 
 SPOOL = "reshard.storage.local.files:write_all"
-FILE = "reshard.storage.local.store:LocalStore.write"
 RENAME = "reshard.storage.local.publishing:_rename"
 MAKING = [
-    Point("reshard.deltas.compare:stream_windows", "after", 1),
     Point("reshard.deltas.compare:stream_windows", "before", 2),
     Point(SPOOL, "torn", 1),
-    Point(SPOOL, "after", 4),
-    Point(FILE, "before", 1),
-    Point(FILE, "after", 2),
     Point("reshard.deltas.make_delta:render_index", "before"),
-    Point("reshard.storage.local.transaction:write_file", "after", 1),
-    Point(RENAME, "before"),
     Point(RENAME, "after"),
-    Point("reshard.storage.local.transaction:dissolve", "before"),
 ]
+"""Beside those before each change of a file, at which a small delta is killed below."""
+
 APPEND = "reshard.storage.local.transaction:LocalTransaction.append"
 APPLYING = [
-    Point(APPEND, "before", 1),
     Point(APPEND, "after", 3),
     Point("reshard.storage.checked_lines:write_all", "torn", 3),
-    Point("reshard.conversion.convert:finish_target", "after"),
-    Point(RENAME, "before"),
     Point(RENAME, "after"),
 ]
 
@@ -83,8 +75,8 @@ def test_a_killed_apply_resumes(point: Point, tmp_path: Path) -> None:
 SMALL = {f"t{n}": RNG.integers(0, 256, 3000 + n, dtype=np.uint8) for n in range(3)}
 
 
-EVERY = {"delta": 1, "apply": 4}
-"""So many changes apart: ``apply`` writes as ``convert`` does, which is killed at more places elsewhere."""
+EVERY = {"delta": every(3), "apply": every(8)}
+"""So many changes apart; each in a campaign. ``apply`` writes as ``convert`` does, which is killed at more places elsewhere."""
 
 
 @pytest.mark.parametrize("what", EVERY)

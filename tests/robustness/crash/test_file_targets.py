@@ -15,6 +15,7 @@ import pytest
 import reshard
 from reshard.errors import StorageError, TargetBusyError, TargetExistsError
 from reshard.storage.local.staging import lock_staging, staging_for
+from tests.campaigns import pairwise, rarely
 from tests.checkpoint_files import files_of, files_without_times
 from tests.robustness.crash.cases import CASES, FORMS
 
@@ -26,7 +27,7 @@ def convert(form: str, sources: Any, target: Path, **options: Any) -> Any:
     return reshard.convert(sources[case.source], target, **{**case.options, **options})
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", rarely([*FORMS]))
 def test_a_second_run_is_refused_while_the_first_lives(form, sources, tmp_path):
     target = tmp_path / "t"
     with lock_staging(target), pytest.raises(TargetBusyError) as caught:
@@ -38,7 +39,7 @@ def test_a_second_run_is_refused_while_the_first_lives(form, sources, tmp_path):
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", rarely(["one", "ranks", "shards", "dcp", "distcp"], 2))
 def test_the_disk_is_full_midway(form, sources, tmp_path, monkeypatch):
     target, real, calls = tmp_path / "t", os.pwrite, []
     most = 48 if form == "ranks" else 16  # a task is done by then
@@ -77,7 +78,7 @@ def elsewhere() -> None:
     os.mkdir = made
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", rarely([*FORMS]))
 def test_workers_that_do_not_share_the_folder(form, sources, tmp_path):
     """The folder of the attempts of this run is not there, so that the first task says so."""
     target = tmp_path / "t"
@@ -99,9 +100,9 @@ def appearing(target: Path, *, is_file: bool) -> Any:
     return appear
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("is_file", [False, True])
-@pytest.mark.parametrize("form", ["one", "ranks"])
+@pytest.mark.parametrize(
+    ("form", "is_file", "overwrite"), pairwise(["one", "ranks"], [False, True], [False, True])
+)
 def test_what_appears_at_the_target_meanwhile_is_kept(form, is_file, overwrite, sources, tmp_path):
     target = tmp_path / "t"
     progress = appearing(target, is_file=is_file)

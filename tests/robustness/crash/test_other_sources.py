@@ -9,6 +9,7 @@ import pytest
 
 import reshard
 from reshard.errors import CorruptError
+from tests.campaigns import singly
 from tests.checkpoint_files import files_of
 from tests.robustness.crash.killing import Point, run_killed
 from tests.saved_elsewhere import BIAS, ROWS, SOURCES, of_objects, of_strings
@@ -21,8 +22,7 @@ POINTS = [
 OPTIONS = {"workers": 2, "chunk_bytes": 400}
 
 
-@pytest.mark.parametrize("point", POINTS, ids=str)
-@pytest.mark.parametrize("form", SOURCES)
+@pytest.mark.parametrize(("form", "point"), singly([*SOURCES], POINTS))
 def test_killed_and_run_again(form: str, point: Point, tmp_path: Path) -> None:
     source = SOURCES[form][0](tmp_path / "made")
     assert run_killed(point, source, tmp_path / "t", to="orbax", **OPTIONS) == -9
@@ -34,8 +34,7 @@ def test_killed_and_run_again(form: str, point: Point, tmp_path: Path) -> None:
     assert found["bias"].tobytes() == BIAS.tobytes()
 
 
-@pytest.mark.parametrize("point", POINTS, ids=str)
-@pytest.mark.parametrize("make", [of_objects, of_strings])
+@pytest.mark.parametrize(("make", "point"), singly([of_objects, of_strings], POINTS))
 def test_values_that_are_not_read_after_a_kill(
     make: Callable[[Path], Path], point: Point, tmp_path: Path
 ) -> None:

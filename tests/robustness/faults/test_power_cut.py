@@ -15,6 +15,7 @@ import pytest
 
 import reshard
 from reshard.storage.local import syncing
+from tests.campaigns import singly
 from tests.checkpoint_files import files_of
 from tests.robustness.faults.cases import CASES, COLUMNS, Case, clear, convert, result, save
 from tests.robustness.faults.power import Disk
@@ -28,7 +29,10 @@ OVERWRITE = (
 )
 
 
-@pytest.fixture(params=["each file", "file system"])
+SYNCS = ("each file", "file system")
+
+
+@pytest.fixture(params=SYNCS)
 def syncs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of syncing: files one by one, and, for many of them, all of the file system."""
     if request.param == "file system":
@@ -51,7 +55,7 @@ def published_at(disk: Disk) -> int:
     return at
 
 
-@pytest.mark.parametrize("case", [*OURS, *OVERWRITE], ids=lambda case: case.name)
+@pytest.mark.parametrize(("case", "syncs"), singly([*OURS, *OVERWRITE], SYNCS), indirect=["syncs"])
 def test_data_then_folders_then_rename_then_the_folder_above(case, syncs, work):
     if case in OVERWRITE:
         reshard.convert(work / "zstd", work / "dst")
@@ -99,7 +103,7 @@ def held(path: Path) -> bytes | list[str]:
     return sorted(p.name for p in path.iterdir()) if path.is_dir() else path.read_bytes()
 
 
-@pytest.mark.parametrize("case", [*CASES, *OVERWRITE], ids=lambda case: case.name)
+@pytest.mark.parametrize(("case", "syncs"), singly([*CASES, *OVERWRITE], SYNCS), indirect=["syncs"])
 def test_what_is_published_is_on_the_device_to_the_last_byte(case, syncs, work):  # noqa: ARG001  a fixture that only has to be set up
     """Compared with the real files, so that what a database writes beside the seam counts too."""
     if case in OVERWRITE:
@@ -110,7 +114,7 @@ def test_what_is_published_is_on_the_device_to_the_last_byte(case, syncs, work):
     assert synced.unsynced == []
 
 
-@pytest.mark.parametrize("case", [*OURS, *OVERWRITE], ids=lambda case: case.name)
+@pytest.mark.parametrize(("case", "syncs"), singly([*OURS, *OVERWRITE], SYNCS), indirect=["syncs"])
 def test_after_a_cut_there_is_no_target_or_all_of_it(case, syncs, work):  # noqa: ARG001  a fixture that only has to be set up
     if case in OVERWRITE:
         reshard.convert(work / "zstd", work / "dst")

@@ -1,4 +1,4 @@
-"""A hundred cases of random damage to whole checkpoints, and proof that the campaign sees what is wrong."""
+"""Cases of random damage to whole checkpoints, and proof that the campaign sees what is wrong."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from reshard.formats.registry import open_reader
+from tests.campaigns import examples
 from tests.robustness.hostile import campaign
 from tests.robustness.hostile.campaign import run_campaign
 from tests.robustness.hostile.operations import OPTIONS, Seen, check_equal, operate
 from tests.robustness.hostile.watch import Watch, snapshot
 
-CASES = 60
+CASES = examples(150)
 KEEP = OPTIONS.index({"compression": "keep"})
 """A seed that converts so."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numcodecs.blosc
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
@@ -42,8 +42,6 @@ from tests.robustness.hostile.damage_json import damage_json, hostile_value, sea
 from tests.robustness.hostile.damage_ocdbt import damage_bytes, damage_database
 
 SEEDS = st.integers(0, 2**32)
-some = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-few = settings(some, max_examples=60)
 
 
 @contextlib.contextmanager
@@ -59,7 +57,6 @@ def damaged(seed: int, document: object) -> bytes:
     return damage_bytes(rng, data, 1) if rng.random() < 0.3 else data
 
 
-@some
 @given(st.binary(max_size=60) | st.text('[]{}":,\\ 1eE-.truefalsn', max_size=60).map(str.encode))
 def test_json_is_what_the_library_reads_or_refused(data):
     try:
@@ -82,7 +79,6 @@ def read_by_cursor(data):
     return value
 
 
-@some
 @given(SEEDS)
 def test_tree_metadata(specimens, tmp_path, seed):
     source = specimens / random.Random(seed).choice(("rich", "plain-zarr3", "ours"))
@@ -96,7 +92,6 @@ def test_tree_metadata(specimens, tmp_path, seed):
         read_strings(files, tree.leaves)
 
 
-@some
 @given(SEEDS)
 def test_values_that_are_kept_in_the_tree(specimens, tmp_path, seed):
     rng = random.Random(seed)
@@ -111,7 +106,6 @@ def test_values_that_are_kept_in_the_tree(specimens, tmp_path, seed):
     (tmp_path / "_METADATA").unlink()
 
 
-@some
 @given(SEEDS)
 def test_sharding_and_array_metadatas(specimens, tmp_path, seed):
     document = json.loads((specimens / "raw-zarr3" / "_sharding").read_bytes())
@@ -127,7 +121,6 @@ def test_sharding_and_array_metadatas(specimens, tmp_path, seed):
         read_ext_metadata(MetadataFiles(locate(tmp_path)), {"key", "x"})
 
 
-@some
 @given(SEEDS)
 def test_checkpoint_metadata(specimens, tmp_path, seed):
     record = json.loads((specimens / "items" / "_CHECKPOINT_METADATA").read_bytes())
@@ -138,7 +131,6 @@ def test_checkpoint_metadata(specimens, tmp_path, seed):
         read_container(MetadataFiles(locate(tmp_path)))
 
 
-@some
 @given(
     SEEDS,
     st.sampled_from(
@@ -154,7 +146,6 @@ def test_array_metadata(specimens, seed, which):
         assert math.prod(array.shape) <= 1 << 62
 
 
-@some
 @given(SEEDS)
 def test_slice_metadata_with_a_right_digest(specimens, seed):
     rng = random.Random(seed)
@@ -169,7 +160,6 @@ def test_slice_metadata_with_a_right_digest(specimens, seed):
         parse_slices(sealed(data.encode() + b"\n"), "slices.json")
 
 
-@few
 @given(SEEDS, st.sampled_from(["ocdbt-zarr2", "ocdbt-zarr3", "half-merged"]))
 def test_databases_whose_checksums_are_right(specimens, tmp_path_factory, seed, form):
     import shutil
@@ -185,7 +175,6 @@ def test_databases_whose_checksums_are_right(specimens, tmp_path_factory, seed, 
     shutil.rmtree(directory)
 
 
-@some
 @given(
     st.binary(max_size=80), st.lists(st.integers(1, 6), max_size=3), st.booleans(), st.booleans()
 )
@@ -205,7 +194,6 @@ ENCODED = {
 ENCODED_AS = {"zlib": ("gzip", zlib.compress(RAW)), **{k: (k, v) for k, v in ENCODED.items()}}
 
 
-@some
 @given(SEEDS, st.sampled_from(sorted(ENCODED_AS)), st.booleans())
 def test_codecs_give_the_bytes_or_refuse(seed, name, checksum):
     compressor, data = ENCODED_AS[name]
@@ -241,7 +229,6 @@ LAYOUT = {
 }  # fmt: skip
 
 
-@some
 @given(SEEDS, st.sampled_from(["l.json", "l.yaml"]))
 def test_layout_files(tmp_path, seed, name):
     rng = random.Random(seed)
@@ -262,7 +249,6 @@ def _as_yaml(rng, data):
     return data[:at] + rng.choice(tricks) + data[at:]
 
 
-@some
 @given(
     st.text(max_size=30)
     | st.from_regex(r"[0-9]{1,30}(\.[0-9]{0,12})? ?[kKmMgGtTpPeEiIbB]{0,4}", fullmatch=True)
@@ -272,14 +258,12 @@ def test_sizes(text):
         assert 0 <= parse_bytes(text) <= 1 << 63
 
 
-@some
 @given(st.text(max_size=30) | st.from_regex(r"([a-z]{0,3}=-?[0-9]{0,25},?){0,5}", fullmatch=True))
 def test_meshes_of_the_command_line(text):
     with contextlib.suppress(LayoutError):
         assert parse_mesh(text).size <= 1 << 20
 
 
-@some
 @given(SEEDS)
 def test_any_value_as_a_field(seed):
     """What is replaced most: every field of an array's metadata by every hostile value."""

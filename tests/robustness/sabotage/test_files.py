@@ -13,6 +13,7 @@ from reshard.engine.write import sinks
 from reshard.errors import VerificationError
 from reshard.planning.piece import Piece
 from reshard.planning.plans import Plan, TensorPlan
+from tests.campaigns import singly
 from tests.engine.stores import (
     RAW_CRC,
     ZSTD,
@@ -25,11 +26,7 @@ from tests.engine.stores import (
     side,
     tensor,
 )
-from tests.robustness.sabotage.moves import (
-    MOVE_CASES,
-    put_defect,
-    strike,
-)
+from tests.robustness.sabotage.moves import MOVE_CASES, put_defect, strike
 
 RAW_TARGETS = [c for c in MOVE_CASES if c.strategy != "block"]
 
@@ -57,9 +54,9 @@ def one_run_lost(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    "defect", [one_run_on, middle_run_back, all_a_row_on, one_run_lost], ids=lambda d: d.__name__
+    ("case", "defect"),
+    singly(RAW_TARGETS, [one_run_on, middle_run_back, all_a_row_on, one_run_lost]),
 )
-@pytest.mark.parametrize("case", RAW_TARGETS, ids=str)
 def test_runs_of_bytes_in_the_wrong_place(case, defect, make, monkeypatch):
     def arm(patch, n):
         return put_defect(patch, sinks, "runs", n, lambda original, *args: defect(original(*args)))

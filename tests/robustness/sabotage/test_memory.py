@@ -11,6 +11,7 @@ from reshard.engine.decode.source_bands import Interleaved
 from reshard.engine.write import chunk_files, sinks
 from reshard.planning.piece import inverse
 from reshard.storage import target
+from tests.campaigns import singly
 from tests.engine.stores import RAW_CRC, ZSTD_CRC
 from tests.robustness.sabotage.moves import (
     APART,
@@ -94,8 +95,11 @@ def test_a_copy_in_the_wrong_order_of_axes(case, make, monkeypatch):
     assert strike(monkeypatch, make(case), arm) > 0
 
 
-@pytest.mark.parametrize("case", [c for c in MOVE_CASES if c.change == "cast"], ids=str)
-@pytest.mark.parametrize("through", ["bfloat16", "int32"])
+@pytest.mark.parametrize(
+    ("case", "through"),
+    singly([c for c in MOVE_CASES if c.change == "cast"], ["bfloat16", "int32"]),
+    ids=str,
+)
 def test_a_cast_that_is_done_twice(case, through, make, monkeypatch):
     import ml_dtypes
 

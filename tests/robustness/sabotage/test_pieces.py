@@ -12,14 +12,9 @@ from reshard.engine.output import TargetOutput
 from reshard.engine.write.sinks import ChunkSlots, Slot
 from reshard.errors import VerificationError
 from reshard.planning.plans import Plan, TensorPlan
+from tests.campaigns import singly
 from tests.engine.stores import Folder, batches, run
-from tests.robustness.sabotage.moves import (
-    MOVE_CASES,
-    Nth,
-    moving,
-    put_defect,
-    strike,
-)
+from tests.robustness.sabotage.moves import MOVE_CASES, Nth, moving, put_defect, strike
 
 pytestmark = pytest.mark.usefixtures("dirty_buffers")
 
@@ -95,8 +90,7 @@ CUTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("defect", CUTS)
-@pytest.mark.parametrize("case", MOVE_CASES, ids=str)
+@pytest.mark.parametrize(("case", "defect"), singly(MOVE_CASES, CUTS))
 def test_pieces_in_the_wrong_place(case, defect, make, monkeypatch):
     caught = strike(monkeypatch, make(case), lambda patch, n: _cut_wrong(patch, defect, n))
     # In a chunk that is held in memory the same elements twice are no defect.
@@ -111,8 +105,7 @@ def _cut_wrong(patch: Any, defect: Callable[[Pieces], Pieces], n: int) -> Nth:
     return put_defect(patch, ChunkSlots, "slots", n, act)
 
 
-@pytest.mark.parametrize("case", MOVE_CASES, ids=str)
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize(("case", "number"), singly(MOVE_CASES, range(2)))
 def test_a_chunk_that_is_never_filled_nor_summed_up(case, number, make, monkeypatch):
     """Whatever is dropped is dropped each time; where it is zeros, no digest misses it."""
     original = ChunkSlots.slots

@@ -16,6 +16,7 @@ from reshard.engine.movers import passthrough
 from reshard.engine.write import chunk_files, sinks
 from reshard.errors import CorruptError, VerificationError
 from reshard.storage.local import files as local_files
+from tests.campaigns import singly
 from tests.orbax_trees import save_pytree
 from tests.robustness.sabotage.moves import Nth
 
@@ -77,9 +78,10 @@ def assert_only_read_back_tells(source: Path, folder: Path, compression: str) ->
     assert not (folder / "proved").exists()
 
 
-@pytest.mark.parametrize("defect", [flipped_on_its_way, written_elsewhere, never_written])
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(
+    ("n", "compression", "defect"),
+    singly([1, 2], ["none", "zstd"], [flipped_on_its_way, written_elsewhere, never_written]),
+)
 def test_the_kernel_does_not_do_what_it_says(source, tmp_path, monkeypatch, defect, compression, n):
     write, strike = os.pwrite, Nth(n, defect, os.pwrite)
 
@@ -161,8 +163,7 @@ def test_an_encoded_chunk_is_not_what_it_should_be(source, tmp_path, monkeypatch
     assert_only_read_back_tells(source, tmp_path, "keep")
 
 
-@pytest.mark.parametrize("copy", range(4))
-@pytest.mark.parametrize("defect", [flipped_on_its_way, zeros_instead])
+@pytest.mark.parametrize(("defect", "copy"), singly([flipped_on_its_way, zeros_instead], range(4)))
 def test_one_of_several_copies_is_written_wrongly(source, tmp_path, monkeypatch, defect, copy):
     """Files of ranks hold what is replicated once each; readers of the whole tensor look at the first only."""
     options = {"to": "safetensors", "files": "ranks", "layout": REPLICATED}

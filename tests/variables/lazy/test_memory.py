@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.campaigns import campaign
 from tests.fresh_process import run_fresh
 
 pytestmark = pytest.mark.xdist_group("memory")
@@ -69,10 +70,9 @@ MAKE = """
     ("how", "count", "rows", "allowed"),
     [
         ("lazy", 1, 8192, 1.15),
-        ("lazy", 4, 2048, 1.15),
-        ("traced", 1, 8192, 1.15),
         ("traced", 4, 2048, 1.15),
         ("normal", 16, 512, 1.8),  # what threefry needs beside the result, in shards, of one of 16
+        *campaign(("lazy", 4, 2048, 1.15), ("traced", 1, 8192, 1.15)),
     ],
 )
 def test_the_shards_exist_once_and_nothing_else(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -50,7 +50,6 @@ def indexed(draw: Any) -> tuple[ShardedVariable, np.ndarray[Any, Any], Any]:
     return variable, whole, draw(st.one_of(kinds))
 
 
-@settings(deadline=None, max_examples=30)
 @given(indexed())
 def test_any_index(case: tuple[ShardedVariable, np.ndarray[Any, Any], Any]) -> None:
     variable, whole, index = case

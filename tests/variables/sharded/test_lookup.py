@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard import ShardedVariable, VariableError, VariableTypeError, embedding_lookup
@@ -19,7 +19,6 @@ def table(strategy: str, shards: int = 5, axis: int = 0, **options: Any) -> Shar
     return ShardedVariable.split(whole, shards, "t", axis=axis, partition_strategy=strategy, **options)  # fmt: skip
 
 
-@settings(deadline=None, max_examples=30)
 @given(
     st.sampled_from(["div", "mod"]), st.integers(1, 15), st.integers(0, 1),
     st.lists(st.integers(0, 12), max_size=8), st.integers(1, 3),

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -60,7 +60,6 @@ def scatters(draw: Any) -> tuple[Any, ...]:
     return variable, whole, indices, values
 
 
-@settings(deadline=None, max_examples=30)
 @given(scatters(), st.sampled_from(sorted(NUMPY)), st.booleans())
 def test_scatter(case: tuple[Any, ...], method: str, as_slices: bool) -> None:
     variable, whole, indices, values = case

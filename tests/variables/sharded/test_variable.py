@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -62,7 +62,6 @@ def test_the_whole_as_numpy_and_as_jax_array() -> None:
         np.asarray(variable, copy=False)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 12), st.integers(1, 6), st.integers(0, 2), st.sampled_from(["div", "mod"]))
 def test_what_is_split_is_whole_again(size: int, shards: int, axis: int, strategy: str) -> None:
     shape = [3, 2, 4]
