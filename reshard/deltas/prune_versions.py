@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reshard.answers.record import Record
 from reshard.deltas.half_published import finish_version, is_half_published
 from reshard.deltas.versions import VersionInfo, needed_by, unordered_ends, versions_of
 from reshard.errors import CorruptError, FormatError, MissingError, PlanError, TargetBusyError
@@ -15,7 +16,6 @@ from reshard.formats.delta.read_delta import is_skyrl_name, version_of_name
 from reshard.formats.delta.version_id import version_order
 from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.geometry.sizes import format_bytes
-from reshard.record import Record
 from reshard.storage.leftovers import Leftovers, remove_leftovers
 from reshard.storage.local.staging import PARTIAL
 from reshard.storage.location import Location

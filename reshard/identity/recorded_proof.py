@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from reshard.answers.record import Record, values
 from reshard.arguments import path_of
-from reshard.documents.checkpoints import SliceProofDocument
 from reshard.errors import CorruptError, FormatError, TreeError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
@@ -37,7 +37,6 @@ from reshard.identity.slice_proof import (
     proof_of,
 )
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
-from reshard.record import Record
 from reshard.storage.location import Location
 
 if TYPE_CHECKING:
@@ -46,6 +45,18 @@ if TYPE_CHECKING:
     from reshard.arguments import Path
 
     Array = npt.NDArray[Any]
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """A proof as JSON: its slice as ``start:stop`` for each dimension, and its hashes in base64."""
+
+    root: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    top: str
+    slice: str
+    proof: str
 
 
 class SliceProof(Record, frozen=True):
@@ -70,7 +81,7 @@ class SliceProof(Record, frozen=True):
     def from_dict(cls, document: Mapping[str, Any]) -> SliceProof:
         """The proof in the JSON of ``to_dict`` or of a server's ``proof.json``; checks its form alone, and raises FormatError."""
         try:
-            found = msgspec.convert(document, SliceProofDocument)
+            found = msgspec.convert(document, _Written)
             hashes = base64.b64decode(found.proof, validate=True)
         except (msgspec.ValidationError, ValueError) as error:
             raise _no_proof(str(error)) from None
@@ -125,8 +136,9 @@ class SliceProof(Record, frozen=True):
         dtype, tree = hashed_dtype(tensor), tree_of_identity(tensor)
         check_slice(self.name, tree, self.box, elements, dtype, self.hashes, tensor.top)
 
-    def _document(self) -> SliceProofDocument:
-        return SliceProofDocument(
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON that a server sends for ``/v1/tensors/proof``."""
+        written = _Written(
             self.root,
             self.name,
             self.dtype,
@@ -135,6 +147,7 @@ class SliceProof(Record, frozen=True):
             str(self.box)[1:-1].replace(" ", ""),
             base64.b64encode(self.hashes).decode(),
         )
+        return values(written)
 
     def __repr__(self) -> str:
         size = f"{len(self.hashes):,} bytes"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from datetime import datetime
 
+from reshard.answers.record import Record
 from reshard.arguments import path_of
 from reshard.errors import NotACheckpointError, PlanError
 from reshard.formats.registry import files_of, is_no_run, refuse_missing
 from reshard.formats.steps import begun_steps, refuse_several_words, run_steps
-from reshard.record import Record
 from reshard.storage.folder_size import FolderSize, files_size, folder_size
 from reshard.storage.location import Location, locate
 from reshard.storage.parallel_calls import each_at_once

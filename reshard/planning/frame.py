@@ -26,7 +26,7 @@ from itertools import pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.documents.shared import Strategy
+from reshard.answers.shared import Strategy
 from reshard.geometry.box import Box
 from reshard.geometry.grid import Cuts, Grid
 from reshard.planning.cost import SECONDS_PER_TASK, price

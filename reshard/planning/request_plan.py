@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from reshard.documents.shared import PlannedRequests, document_of
-from reshard.record import Record
-from reshard.storage.requests import NONE, Requests
+from msgspec import structs
+
+from reshard.answers.record import Record
+from reshard.storage.requests import NONE, PlannedRequests, Requests
 
 METADATA_AT_ONCE = 32
 """Number of metadata files that are read, or put, at the same time."""
@@ -55,11 +56,11 @@ class RequestPlan(Record, frozen=True):
         rounds = self.steps.total + self.metadata.total / METADATA_AT_ONCE
         return rounds * latency_s + self._moving_s(latency_s, bytes_per_s)
 
-    def _document(self, **link: float) -> PlannedRequests:
+    def on_link(self, **link: float) -> PlannedRequests:
         """The requests, and their time on a link; ``link`` has the arguments of ``seconds``."""
         link = {"latency_s": self.LATENCY_S, "bytes_per_s": self.BYTES_PER_S, **link}
-        requests, seconds = self.requests(**link), self.seconds(**link)
-        return document_of(requests, PlannedRequests, total=requests.total, **link, seconds=seconds)
+        counts: dict[str, Any] = {**structs.asdict(self.requests(**link)), **link}
+        return PlannedRequests(**counts, seconds=self.seconds(**link))
 
     def _moving_s(self, latency_s: float, bytes_per_s: float) -> float:
         every = self.steps + self.metadata + self.data

@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from reshard.documents.shared import Strategy
+from reshard.answers.shared import Strategy
 from reshard.formats.encoding import CHECKSUM
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec

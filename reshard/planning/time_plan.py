@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.answers.record import Json, Record
 from reshard.arguments import check_positive
-from reshard.documents.plans import PlannedTime
-from reshard.documents.shared import document_of
 from reshard.errors import PlanError
-from reshard.record import Record
 
 Bottleneck = Literal["cores", "network", "store"]
 
@@ -33,6 +31,19 @@ class TimePlan(Record, frozen=True):
             without a bucket, since no limits of file systems are known.
     """
 
+    JSON: ClassVar[Json] = Json(
+        (
+            "hosts",
+            "cores",
+            "nic_bytes_per_s",
+            "cores_s",
+            "network_s",
+            "store_s",
+            "seconds",
+            "bottleneck",
+        )
+    )
+
     hosts: int
     cores: int
     nic_bytes_per_s: float | None
@@ -43,9 +54,6 @@ class TimePlan(Record, frozen=True):
     def after(self, core_s: float) -> TimePlan:
         """The same plan, plus so many processor seconds that one host spends after the tasks, on all of its cores."""
         return replace(self, cores_s=self.cores_s + core_s / self.cores) if core_s else self
-
-    def _document(self) -> PlannedTime:
-        return document_of(self, PlannedTime, seconds=self.seconds, bottleneck=self.bottleneck)
 
     @property
     def seconds(self) -> float:

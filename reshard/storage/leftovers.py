@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from reshard.answers.record import Record
 from reshard.errors import MissingError, StorageError
-from reshard.record import Record
 from reshard.storage.commit_markers import is_left_unfinished
 from reshard.storage.local.staging import staging_for
 from reshard.storage.location import Location, locate

@@ -17,7 +17,7 @@ from pydantic_settings import (
 )
 
 from reshard.errors import ReshardError
-from reshard.surface.words import shortest_bytes
+from reshard.geometry.sizes import shortest_bytes
 from reshard_server.errors.value_errors import expected
 from reshard_server.settings import PREFIX, SIZE, Settings
 

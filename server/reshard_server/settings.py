@@ -26,8 +26,8 @@ from pydantic_settings import (
 )
 
 from reshard.errors import ReshardError
-from reshard.surface.places import Location, locate
-from reshard.surface.words import parse_bytes
+from reshard.geometry.sizes import parse_bytes
+from reshard.storage.location import Location, locate
 
 MIB = 1 << 20
 

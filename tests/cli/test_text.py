@@ -22,6 +22,7 @@ from reshard.cli.text import (
     single,
     some_text,
 )
+from reshard.formats.contents import StoredTensor
 from reshard.formats.encoding import Encoding
 from reshard.geometry.grid import Grid
 from reshard.inspection.checkpoint_info import TensorInfo
@@ -84,8 +85,8 @@ def test_encodings() -> None:
 
 
 def encoded(encoding: Encoding) -> str:
-    tensor = TensorInfo(spec("a"), encoding, None, False, "")
-    return encoding_text(tensor._document())
+    stored = StoredTensor(spec("a"), encoding, b"", may_be_missing=False)
+    return encoding_text(TensorInfo.of(stored))
 
 
 def test_meshes_and_axes() -> None:

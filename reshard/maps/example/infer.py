@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from reshard.answers.record import Record, counted
 from reshard.layout.layout_text import flow
 from reshard.maps.example.copies import Named, TargetCopies, copies_of, split_name
 from reshard.maps.example.drafts import RuleDraft, drafts_of
@@ -18,7 +19,6 @@ from reshard.maps.example.pair import pair_origins
 from reshard.maps.example.probes import Numbering, Origins, read_origins
 from reshard.maps.example.prove import complaints
 from reshard.maps.example.spell import Spelled, spell
-from reshard.record import Record, counted
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from reshard.errors import ReshardError
-from reshard.surface.identities import how_to_record, render_identity
+from reshard.identity.identity_file import how_to_record, render_identity
 from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.read_mask import MaskedRoute

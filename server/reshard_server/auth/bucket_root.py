@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from reshard.errors import MissingError, StorageError
-from reshard.surface.places import Location, is_there, locate
+from reshard.formats.registry import is_there
+from reshard.storage.location import Location, locate
 from reshard_server.errors.problems import INVALID, STORAGE_SLOW, ProblemError, problem_of
 
 T = TypeVar("T")

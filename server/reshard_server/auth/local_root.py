@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from reshard import ReshardError
-from reshard.surface.places import Location, files_of, is_there, locate
+from reshard.formats.registry import files_of, is_there
+from reshard.storage.location import Location, locate
 from reshard_server.auth.path_rules import missing, nothing
 from reshard_server.errors.problems import INVALID, ProblemError
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from reshard.surface.places import Location
+from reshard.storage.location import Location
 from reshard_server.auth.bucket_root import BucketRoot
 from reshard_server.auth.local_root import LocalRoot, Lookup, best_lookup
 from reshard_server.auth.path_rules import missing, nothing, parts, reserved

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from reshard import TensorIdentity, WeightsIdentity
 from reshard.errors import FormatError, VerificationError
-from reshard.surface.identities import FileSlice, hashed_dtype, slices_of, storage_bytes
-from reshard.surface.places import locate
+from reshard.formats.safetensors.slices import FileSlice, slices_of
+from reshard.geometry.dtypes import storage_bytes
+from reshard.identity.identity_file import hashed_dtype
+from reshard.storage.location import locate
 from reshard_server.client.proofs import WantedSlice, slice_with_proof
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import Any
 
 from reshard import check_arguments
 from reshard.errors import PlanError, ReshardError
-from reshard.surface.places import version_of_name, version_text
+from reshard.formats.delta.read_delta import version_of_name
+from reshard.formats.delta.version_id import version_text
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored.kinds import LAYOUT, MAP
 from reshard_server.errors.problems import problem_of

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from reshard import check_arguments
 from reshard.errors import ReshardError, StorageError
-from reshard.surface.places import Location
+from reshard.storage.location import Location
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from reshard.surface.options import recipe_names
+from reshard.maps.recipes import recipe_names
 from reshard_server.api.caller import Serving
 from reshard_server.db.stored.kinds import MAP
 from reshard_server.pages.rendering import page

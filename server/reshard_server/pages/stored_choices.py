@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reshard.surface.options import recipe_names
+from reshard.maps.recipes import recipe_names
 from reshard_server.db.stored import names
 from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind
 from reshard_server.services import Services

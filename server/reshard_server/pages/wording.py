@@ -9,8 +9,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reshard.surface import words
-from reshard.surface.words import format_bytes
+from reshard.answers.record import duration_text as known_duration
+from reshard.geometry.sizes import format_bytes
 from reshard_server.schemas.conversion import Conversion
 
 
@@ -36,7 +36,7 @@ def share_text(part: float, total: float) -> str:
 
 def duration_text(seconds: float | None) -> str:
     """``3 min 20 s``, or a dash if it is unknown."""
-    return "–" if seconds is None else words.duration_text(seconds)
+    return "–" if seconds is None else known_duration(seconds)
 
 
 def moment_text(at: datetime) -> str:

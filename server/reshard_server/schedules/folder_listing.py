@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reshard.errors import StorageError
-from reshard.surface.places import files_of, locate
+from reshard.formats.registry import files_of
+from reshard.storage.location import locate
 
 SLACK_SECONDS = 0.1
 """Time by which a folder may be newer than the newest file, because of rounding."""

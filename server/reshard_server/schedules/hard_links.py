@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from reshard.surface.places import Location, files_of
+from reshard.formats.registry import files_of
+from reshard.storage.location import Location
 from reshard_server.auth.path_rules import LINKS_FOLDER
 from reshard_server.schedules.folder_listing import (
     LOST_MEANWHILE,

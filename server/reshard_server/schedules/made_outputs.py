@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from reshard.surface.places import Location, remove_finished, stamp_of_finished
+from reshard.storage.location import Location
+from reshard.storage.targets import remove_finished, stamp_of_finished
 from reshard_server.auth.path_rules import REMOVED_PREFIX
 
 LOG = logging.getLogger(__name__)

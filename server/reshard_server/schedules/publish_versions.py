@@ -18,7 +18,9 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from reshard.surface.places import Location, version_of_name, version_text
+from reshard.formats.delta.read_delta import version_of_name
+from reshard.formats.delta.version_id import version_text
+from reshard.storage.location import Location
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules

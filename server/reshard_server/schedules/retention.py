@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from reshard.errors import StorageError
-from reshard.surface.places import Location
+from reshard.storage.location import Location
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules.outputs import Output
 from reshard_server.db.schedules.schedules import StoredSchedule

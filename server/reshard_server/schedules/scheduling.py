@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from reshard.surface.places import Location
+from reshard.storage.location import Location
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller, Tokens
 from reshard_server.db.clock import now_of

@@ -6,7 +6,8 @@ import logging
 from pathlib import Path
 
 from reshard.errors import StorageError
-from reshard.surface.places import Location, committed_among
+from reshard.formats.steps import committed_among
+from reshard.storage.location import Location
 from reshard_server.db.conversions import conversions, hard_links
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs

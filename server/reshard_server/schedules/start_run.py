@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from reshard.surface.places import version_text
+from reshard.formats.delta.version_id import version_text
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import New
 from reshard_server.db.schedules import outputs as schedule_outputs

@@ -21,7 +21,9 @@ from collections.abc import Iterator
 from itertools import islice
 
 from reshard.errors import MissingError, StorageError
-from reshard.surface.places import Location, committed_among, named_steps, prefixes_in
+from reshard.formats.steps import committed_among, named_steps
+from reshard.formats.tensorflow.files import prefixes_in
+from reshard.storage.location import Location
 from reshard_server.schemas.base import LARGEST_STEP
 from reshard_server.schemas.schedule import NewSteps
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from reshard.errors import StorageError
-from reshard.surface.places import Location
+from reshard.storage.location import Location
 from reshard_server.db.conversions import conversions, hard_links
 from reshard_server.db.conversions.hard_links import LinkFolder
 from reshard_server.db.schedules import runs as schedule_runs

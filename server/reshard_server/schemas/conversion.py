@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 from pydantic import Discriminator, Field, Strict, Tag, WithJsonSchema, create_model
 
 from reshard import Stage, Target
-from reshard.surface.options import LIBRARY_NAMES, OPTIONS, Option
+from reshard.conversion.declared_options import OPTIONS
+from reshard.conversion.options import LIBRARY_NAMES
+from reshard.options import Option
 from reshard_server.schemas.base import (
     Answer,
     CheckpointChoice,

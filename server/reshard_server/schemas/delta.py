@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from reshard import DeltaChecksum, DeltaEncoding, DeltaReceiver
-from reshard.surface.options import OF_DELTAS
+from reshard.deltas.declared_options import OPTIONS as OF_DELTAS
 from reshard_server.schemas.base import (
     CheckpointChoice,
     Flag,

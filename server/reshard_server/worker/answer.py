@@ -9,21 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 import reshard
+from reshard.answers.record import answer_of, plain
+from reshard.conversion.plan import P, priced
 from reshard.errors import MissingError
-from reshard.surface.answers import (
-    conversion_plan,
-    conversion_plans,
-    fingerprint,
-    identify,
-    inspection,
-    layout_document,
-    recorded_identity,
-    starter_document,
-    verification,
-    versions_document,
-)
-from reshard.surface.identities import NoSignatureError
+from reshard.identity.envelope import NoSignatureError
+from reshard.inspection.checkpoint_info import recorded_identity
 from reshard_server.worker.plan_picture import MOST_TENSORS, picture
 from reshard_server.worker.throttle import ProgressThrottle
 
@@ -36,16 +29,17 @@ def answer(question: str, arguments: Document, progress: ProgressThrottle) -> Do
 
 
 def _inspect(arguments: Document, _: ProgressThrottle) -> Document:
-    return inspection(reshard.inspect(**arguments))
+    return answer_of("inspect", reshard.inspect(**arguments))
 
 
 def _versions(arguments: Document, _: ProgressThrottle) -> Document:
-    return versions_document(arguments["path"], reshard.inspect_versions(**arguments))
+    versions = plain(reshard.inspect_versions(**arguments))
+    return answer_of("inspect", uri=arguments["path"], versions=versions)
 
 
 def _verify(arguments: Document, progress: ProgressThrottle) -> Document:
     try:
-        return verification(reshard.verify(**arguments, progress=progress))
+        return answer_of("verify", reshard.verify(**arguments, progress=progress))
     except NoSignatureError as error:  # a client can name no other folder
         raise MissingError(
             f"{error.problem}; sign the checkpoint (reshard sign), or convert a signed one with identity carry, so that the signature "
@@ -54,34 +48,39 @@ def _verify(arguments: Document, progress: ProgressThrottle) -> Document:
 
 
 def _fingerprint(arguments: Document, progress: ProgressThrottle) -> Document:
-    return fingerprint(reshard.fingerprint(**arguments, progress=progress))
+    return answer_of("fingerprint", reshard.fingerprint(**arguments, progress=progress))
 
 
 def _identify(arguments: Document, progress: ProgressThrottle) -> Document:
-    return identify(reshard.identify(**arguments, progress=progress))
+    return answer_of("identify", reshard.identify(**arguments, progress=progress))
 
 
 def _starter(arguments: Document, _: ProgressThrottle) -> Document:
-    return starter_document(arguments["source"], reshard.starter_layout(**arguments))
+    starter = reshard.starter_layout(**arguments)
+    return answer_of("layout", source=arguments["source"], starter=starter)
 
 
 def _layout(arguments: Document, _: ProgressThrottle) -> Document:
-    return layout_document("", arguments["source"], reshard.preview_layout(**arguments))
+    preview = reshard.preview_layout(**arguments)
+    return answer_of("layout", replace(preview, file="", source=arguments["source"]))
 
 
 def _plan(arguments: Document, _: ProgressThrottle) -> Document:
     shares, link = arguments.pop("shares"), arguments.pop("link")
-    return conversion_plan(reshard.plan(**arguments), with_shares=shares, **link)
+    return answer_of("plan", _as_asked(reshard.plan(**arguments), shares, link))
 
 
 def _plans(arguments: Document, _: ProgressThrottle) -> Document:
     shares, link = arguments.pop("shares"), arguments.pop("link")
     targets = [reshard.Target(**target) for target in arguments.pop("targets")]
-    return conversion_plans(
-        reshard.plan_all(arguments.pop("source"), targets, **arguments),
-        with_shares=shares,
-        **link,
-    )
+    planned = reshard.plan_all(arguments.pop("source"), targets, **arguments)
+    return answer_of("plan", _as_asked(planned, shares, link))
+
+
+def _as_asked(planned: P, shares: bool, link: dict[str, float]) -> P:
+    """The plan, with shares if they were asked for, and with its requests on the link."""
+    found = planned.with_shares() if shares else planned
+    return priced(found, found.request_plan, **link) if link else found
 
 
 def _picture(arguments: Document, _: ProgressThrottle) -> Document:
@@ -91,7 +90,7 @@ def _picture(arguments: Document, _: ProgressThrottle) -> Document:
 
 def _contents(arguments: Document, _: ProgressThrottle) -> Document:
     """A checkpoint's contents for a page: the first tensors only."""
-    whole = inspection(reshard.inspect(**arguments))
+    whole = _inspect(arguments, _)
     kept = ("format", "style", "nbytes", "items", "meshes", "warnings")
     return {
         "command": "contents",
@@ -104,7 +103,7 @@ def _contents(arguments: Document, _: ProgressThrottle) -> Document:
 
 def _layout_summary(arguments: Document, _: ProgressThrottle) -> Document:
     """A layout on a checkpoint for a page: the first tensors only."""
-    whole = layout_document("", arguments["source"], reshard.preview_layout(**arguments))
+    whole = _layout(arguments, _)
     return {
         **whole,
         "command": "layout_summary",

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import reshard
+from reshard.answers.record import answer_of
 from reshard.errors import ResumeError, TargetBusyError
-from reshard.surface.answers import conversion_report
-from reshard.surface.places import locate
+from reshard.storage.location import locate
 from reshard_server.worker.throttle import ProgressThrottle
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def convert_all(
             )
         else:
             documents = [
-                with_warning(conversion_report(report), warnings.get(number))
+                with_warning(answer_of("convert", report), warnings.get(number))
                 for number, report in enumerate(reports)
             ]
             return {"reports": documents, "read_bytes": read_bytes}

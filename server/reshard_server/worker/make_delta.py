@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import reshard
+from reshard.answers.record import answer_of
 from reshard.errors import (
     FormatError,
     MemoryBudgetError,
@@ -17,7 +18,6 @@ from reshard.errors import (
     TargetExistsError,
     VerificationError,
 )
-from reshard.surface.answers import delta_document
 from reshard_server.worker.convert import convert_all, with_warning
 from reshard_server.worker.throttle import ProgressThrottle
 
@@ -66,7 +66,7 @@ def publish_version(
         if not (or_full and request["begun"]):
             raise
         return _full_version(request, progress, before_publish, refused)
-    report = delta_document(made)
+    report = answer_of("delta", made)
     return {
         "reports": [{**report, "tensors": [*report["tensors"].values()]}],  # as all reports here
         "read_bytes": None,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from reshard.surface.answers import conversion_plan
+from reshard.answers.record import answer_of, values
 
 MOST_TENSORS = 200
 """Tensors that a page lists one by one."""
@@ -48,23 +48,24 @@ def picture(planned: Planned, name: str | None) -> Document:
     Args:
         name: of a tensor in the target; the tensor that moves most if it is None or unknown.
     """
-    whole = conversion_plan(replace(planned, tensors=planned.tensors[:MOST_TENSORS]), False)
-    sizes = [(shard_bytes(t), t.partition is None) for t in planned.tensors]
+    tensors = list(planned.tensors)
+    whole = answer_of("plan", replace(planned, tensors=tensors[:MOST_TENSORS]))
+    sizes = [(shard_bytes(t), t.partition is None) for t in tensors]
     is_mapped = planned.map is not None  # then shards of source and target have other shapes
-    chosen = None if is_mapped else chosen_of(planned.tensors, name)
-    resplit = [] if is_mapped else [t for t in planned.tensors if is_resplit(t)]
+    chosen = None if is_mapped else chosen_of(tensors, name)
+    resplit = [] if is_mapped else [t for t in tensors if is_resplit(t)]
     return {
         **whole,
         "command": "picture",
         "tensors": [
             {**document, **_shards(t)}
-            for document, t in zip(whole["tensors"], planned.tensors, strict=False)
+            for document, t in zip(whole["tensors"], tensors, strict=False)
         ],
-        "chosen": None if chosen is None else _with_shares(planned, chosen),
+        "chosen": None if chosen is None else _with_shares(chosen),
         "resplit": {
             "tensors": len(resplit),
-            "nbytes": sum(t.target.nbytes for t in resplit),
-            "of_nbytes": sum(t.target.nbytes for t in planned.tensors),
+            "nbytes": sum(t.target_spec.nbytes for t in resplit),
+            "of_nbytes": sum(t.target_spec.nbytes for t in tensors),
         },
         "device_bytes": sum(size for size, over_mesh in sizes if over_mesh),
         "partitioned_bytes": sum(size for size, over_mesh in sizes if not over_mesh),
@@ -76,27 +77,27 @@ def chosen_of(tensors: Planned, name: str | None) -> Planned:
 
     If no tensor moves, a tensor with other shards in the target comes first, then the largest.
     """
-    named = next((t for t in tensors if t.target.name == name), None)
+    named = next((t for t in tensors if t.target == name), None)
     return named or max(
-        tensors, key=lambda t: (moved_bytes(t), is_resplit(t), t.target.nbytes), default=None
+        tensors, key=lambda t: (moved_bytes(t), is_resplit(t), t.target_spec.nbytes), default=None
     )
 
 
 def is_resplit(tensor: Planned) -> bool:
     """True if the tensor has other shards in the target than in the source."""
-    return bool(tensor.source.slices.cuts != tensor.target.slices.cuts)
+    return bool(tensor.source_spec.slices.cuts != tensor.target_spec.slices.cuts)
 
 
 def moved_bytes(tensor: Planned) -> int:
     """Bytes of target shards that do not come from the source shard that gives the shard most."""
-    spec = tensor.target
+    spec = tensor.target_spec
     elements = math.prod(spec.shape)
     return spec.nbytes * (elements - overlap(tensor).kept) // elements if elements else 0
 
 
 def overlap(tensor: Planned) -> PartOverlap:
     """The overlap of the target's shards with the source's. Shards are boxes, so each dimension is computed alone."""
-    cuts = zip(tensor.source.slices.cuts, tensor.target.slices.cuts, strict=True)
+    cuts = zip(tensor.source_spec.slices.cuts, tensor.target_spec.slices.cuts, strict=True)
     lines = [_overlap(source, target) for source, target in cuts]
     return (
         PartOverlap(*(math.prod(values) for values in zip(*lines, strict=True)))
@@ -118,13 +119,13 @@ def _overlap(source: Cuts, target: Cuts) -> PartOverlap:
 
 def shard_bytes(tensor: Planned) -> int:
     """Bytes of the largest shard in the target."""
-    spec = tensor.target
+    spec = tensor.target_spec
     elements = math.prod(spec.shape)
     return spec.nbytes * math.prod(spec.slices.largest) // elements if elements else 0
 
 
 def _shards(tensor: Planned) -> Document:
-    source, target = tensor.source.slices, tensor.target.slices
+    source, target = tensor.source_spec.slices, tensor.target_spec.slices
     return {
         "source_parts": source.parts,
         "target_parts": target.parts,
@@ -133,10 +134,10 @@ def _shards(tensor: Planned) -> Document:
     }
 
 
-def _with_shares(planned: Planned, tensor: Planned) -> Document:
+def _with_shares(tensor: Planned) -> Document:
     """The document of a tensor; its ``shares`` are None if there are too many."""
     few = _pairs(tensor) <= MOST_PAIRS
-    (document,) = conversion_plan(replace(planned, tensors=[tensor]), few)["tensors"]
+    document = values(tensor.with_shares() if few else tensor)
     found = overlap(tensor)
     return {
         "shares": None,
@@ -150,5 +151,5 @@ def _with_shares(planned: Planned, tensor: Planned) -> Document:
 
 def _pairs(tensor: Planned) -> int:
     """An upper bound of the overlapping pairs: grids of s and t parts cut a line into at most s + t - 1 pieces."""
-    both = zip(tensor.source.slices.parts, tensor.target.slices.parts, strict=False)
+    both = zip(tensor.source_spec.slices.parts, tensor.target_spec.slices.parts, strict=False)
     return math.prod(s + t - 1 for s, t in both)

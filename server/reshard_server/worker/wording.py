@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from reshard.surface.places import Location, locate
+from reshard.storage.location import Location, locate
 from reshard_server.schemas.conversion import JobRequest, paths_of, targets_of
 from reshard_server.schemas.delta import OneDelta
 

@@ -98,7 +98,7 @@ def test_a_tree_of_what_jax_users_hold(saved, state, tmp_path, form, mesh):
     assert reshard.convert(saved, tmp_path / "one", layout=form(state, mesh)).already_done
     reshard.convert_all(saved, [reshard.Target(tmp_path / "two", layout=layout)])
     assert_placed(tmp_path / "two", state, mesh)
-    kernel = {t.target.name: t for t in preview_layout(saved, layout).tensors}["params/kernel"]
+    kernel = {t.target: t for t in preview_layout(saved, layout).tensors}["params/kernel"]
     assert kernel.slices.parts == (2, 1)
     restored = reshard.restore(saved, layout=layout)
     assert restored["params"]["kernel"].sharding == NamedSharding(mesh, P("data"))

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from reshard.surface.options import recipe_names
+from reshard.maps.recipes import recipe_names
 from reshard_server.db.stored.kinds import KINDS, MAP, StoredKind
 from reshard_server.schemas.conversion import (
     JobRequest,

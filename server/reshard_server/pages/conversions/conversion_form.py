@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from reshard import check_arguments
 from reshard.errors import ReshardError
-from reshard.surface.words import parse_json, parse_yaml
+from reshard.layout.layout_text import parse_json, parse_yaml
 from reshard_server.db.stored.kinds import KINDS, MAP
 from reshard_server.errors.error_handlers import invalid
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from reshard.surface.options import CHANGES, OUTPUT
+from reshard.options import CHANGES, OUTPUT
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.pages.visitor import lines_of, number_of
 from reshard_server.schemas.base import Whole
