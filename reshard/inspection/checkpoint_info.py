@@ -175,19 +175,23 @@ class CheckpointInfo(Record, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(self.nbytes)}"
-        on = f", saved on {', '.join(map(_mesh_text, self.meshes))}" if self.meshes else ""
+        on = f", saved on {', '.join(map(str, self.device_meshes))}" if self.meshes else ""
         headline = f"{self.uri!r}: {self.format_and_style}, {size}{on}"
         parts = list(self.tensors.values())
         return several("CheckpointInfo", headline, parts, warned(self.warnings))
 
     @property
+    def device_meshes(self) -> tuple[DeviceMesh, ...]:
+        """The meshes as layouts and ``convert`` take them."""
+        return tuple(
+            DeviceMesh(m.shape, m.axes, axis_types=m.axis_types, device_ids=m.device_ids)
+            for m in self.meshes
+        )
+
+    @property
     def format_and_style(self) -> str:
         """``orbax v1``, or the name of a format without styles."""
         return f"{self.format} {self.style}" if self.style else self.format
-
-
-def _mesh_text(mesh: RecordedMesh) -> str:
-    return str(DeviceMesh(mesh.shape, mesh.axes))
 
 
 def describe(reader: Reader) -> CheckpointInfo:
