@@ -129,7 +129,7 @@ def some_text(names: Sequence[str], most: int = 5) -> str:
 
 def rule_words(changes: Changes) -> list[str]:
     """``select ^params/`` and ``cast kernel$=bfloat16``, one for each rule."""
-    pairs = [(kind, getattr(changes, kind)) for kind in changes.__struct_fields__]
+    pairs = [(kind, getattr(changes, kind)) for kind in Changes.__struct_fields__]
     return [
         f"{kind} {rule if isinstance(rule, str) else '='.join(rule)}"
         for kind, rules in pairs

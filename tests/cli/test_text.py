@@ -17,6 +17,7 @@ from reshard.cli.text import (
     mesh_text,
     parts_text,
     rate_text,
+    rule_words,
     safe,
     shape_text,
     single,
@@ -28,6 +29,7 @@ from reshard.geometry.grid import Grid
 from reshard.inspection.checkpoint_info import TensorInfo
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
+from reshard.verification.verify_report import AppliedRules
 from tests.cli.specimens import SERVED, TRAINED, spec
 
 
@@ -134,3 +136,8 @@ def test_tensors_alike_share_a_row_and_others_do_not() -> None:
 def test_grouping_loses_no_member(names: list[str]) -> None:
     groups = grouped(names, str, len)
     assert sorted(m for g in groups for m in g.members) == sorted(names)
+
+
+def test_rules_are_told_without_their_origin() -> None:
+    rules = AppliedRules(select=("^x$",), cast=(("float", "bfloat16"),), from_="recorded")
+    assert rule_words(rules) == ["select ^x$", "cast float=bfloat16"]

@@ -18,7 +18,7 @@ from reshard.formats.kept_metadata import (
 
 def test_own_keys_and_the_usual_format_are_not_kept() -> None:
     header = {
-        "format": "pt", "reshard.crc64nvme": "0", "reshard.answers.record": "{}", "DCP_VERSION": "1.0",
+        "format": "pt", "reshard.crc64nvme": "0", "reshard.record": "{}", "DCP_VERSION": "1.0",
         "DCP_SHARDING_INFO": "{}", "total_size": "1", "version": "2",
     }  # fmt: skip
     found = metadata_of_files([header], {"total_size": 8, "version": "000007"}, NO_METADATA)

@@ -6,7 +6,7 @@ This project records in ``__metadata__``:
 
 - ``reshard.crc64nvme``: CRC-64/NVME, 16 hex digits, of all bytes before the tensors, taken with zeros for these digits;
 - ``reshard.slices``: for a file that holds slices, where they belong (see ``slices``);
-- ``reshard.answers.record``: for a checkpoint of one file, the text that is ``slices.json`` in a folder.
+- ``reshard.record``: for a checkpoint of one file, the text that is ``slices.json`` in a folder.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def safetensors_header(entries: Sequence[HeaderEntry], metadata: Mapping[str, st
 
 
 HEADER_DIGEST = "reshard.crc64nvme"
-RECORD = "reshard.answers.record"
+RECORD = "reshard.record"
 
 NO_DIGEST = "0" * 16
 """In place of the digits of a digest that is not known yet."""
