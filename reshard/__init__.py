@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     from reshard.saving.save import SaveHandle, save
     from reshard.storage.buckets.doctor import BucketCheck, BucketReport
     from reshard.storage.leftovers import Leftovers
-    from reshard.storage.requests import Requests
+    from reshard.storage.requests import PlannedRequests, Requests
     from reshard.streaming.shard_stream import ShardStream
     from reshard.streaming.tensor_stream import TensorStream
     from reshard.variables.distribute import distribute_tensor
@@ -190,6 +190,7 @@ __all__ = [
     "Partitioner",
     "PlanError",
     "PlannedIdentity",
+    "PlannedRequests",
     "PlannedTensor",
     "Progress",
     "ProofReport",
@@ -313,6 +314,7 @@ _LAZY = {
     "Partitioner": "reshard.layout.partitioners",
     "PartReport": "reshard.conversion.report",
     "PlannedIdentity": "reshard.conversion.planned_identity",
+    "PlannedRequests": "reshard.storage.requests",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
     "ProofReport": "reshard.saving.array_proofs",

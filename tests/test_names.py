@@ -20,13 +20,13 @@ ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "reshard"
 SERVICE = ROOT / "server" / "reshard_server"
 
-SURFACES = ("__init__", "__main__", "api", "cli", "demo", "rules", "surface")
+SURFACES = ("__init__", "__main__", "api", "cli", "demo", "rules")
 """Rooms that show what others do: a command, a public function and its answer have one name."""
 
 COUNTED = ("delete", "put", "put_parts")
 """A request to a bucket, and the same request counted."""
 
-SHOWN = (*SURFACES, "documents")
+SHOWN = (*SURFACES, "answers")
 """Rooms that show classes of others: an option of a command, and the document of a report, have the report's name."""
 
 LOCATE = "locate"
@@ -137,7 +137,7 @@ def test_the_check_of_names_finds_what_it_looks_for(tmp_path: Path) -> None:
 
 
 def test_the_check_of_types_finds_what_it_looks_for(tmp_path: Path) -> None:
-    for folder in ("engine", "planning", "documents"):
+    for folder in ("engine", "planning", "answers"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "code.py").write_text("class Plan: ...\n")
     aliases = 'Sizes = tuple[int, ...]\nMAX = 1\n_Own = int\nT = TypeVar("T")\n'

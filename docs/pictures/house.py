@@ -16,7 +16,6 @@ HIDDEN = {"__main__", "version"}
 LIBRARY = {
     "cli": "arguments, progress, tables",
     "demo": "a first conversion, step by step",
-    "surface": "what the service uses besides",
     "rules": "maps by example",
     "api": "the public functions, by subject",
     "checkpoint": "an opened checkpoint",
@@ -32,10 +31,9 @@ LIBRARY = {
     "patterns": "regular expressions, in linear time",
     "checksums": "digests of tensors from pieces in any order",
     "geometry": "boxes, grids, row-major order, dtypes",
-    "documents": "what is shown as JSON",
     "errors": "the tree of errors",
     "log": "the log, and warnings",
-    "record": "records as JSON and text",
+    "answers": "what calls return, and its JSON",
 }
 """What each room of the library does, where there is space to say it."""
 SERVICE = {
@@ -65,7 +63,7 @@ SERVICE = {
 COLOURS = {
     DEVICES[
         0
-    ]: "cli demo surface rules api checkpoint serve app server_process refuse_before_body pages middleware resources",
+    ]: "cli demo rules api checkpoint serve app server_process refuse_before_body pages middleware resources",
     DEVICES[
         1
     ]: "conversion saving restoring streaming verification inspection executors services schedules queries jobs",

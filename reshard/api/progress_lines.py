@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from reshard.answers.record import duration_text, rate_text, safe
 from reshard.engine.progress import Progress
 from reshard.geometry.sizes import format_bytes
-from reshard.record import duration_text, rate_text, safe
 
 SECONDS_BETWEEN_LINES = 5.0
 MOST_NAME = 40

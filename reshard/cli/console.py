@@ -9,11 +9,12 @@ import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from reshard.record import plain
+from reshard.answers.record import answer_of, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from msgspec import Struct
     from rich.console import Console, RenderableType
     from rich.text import Text
 
@@ -121,6 +122,11 @@ def _console(stderr: bool) -> Console:
         emoji=False,
         highlight=False,
     )
+
+
+def print_answer(command: str, record: Struct | None = None, **more: Any) -> None:
+    """Prints the JSON object of a command, made of ``more`` and of the record that a call returned."""
+    print_json(answer_of(command, record, **more))
 
 
 def print_json(document: dict[str, Any]) -> None:

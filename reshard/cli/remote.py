@@ -8,15 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from msgspec import UNSET, UnsetType, structs
-
 from reshard import (
-    ConversionReport,
+    CheckpointInfo,
+    ConversionPlan,
     DeltaReport,
-    FileVerdict,
-    IdentityVerdict,
-    LeafDiff,
-    TensorVerdict,
+    MultiConversionPlan,
+    MultiReport,
     Verification,
     VersionInfo,
 )
@@ -25,12 +22,12 @@ from reshard.cli.failures import Detached, Stopped
 from reshard.cli.options import Misuse
 from reshard.cli.server_options import SERVER_VARIABLE, TOKEN_VARIABLE, Asked, is_stored_name
 from reshard.errors import MissingError, MissingPackageError, ReshardError
-from reshard.layout.changes import Changes
+from reshard.identity.keys import public_text
+from reshard.identity.leaf_tree import is_root
 from reshard.layout.layout_file import layout_to_mapping
 from reshard.layout.read_layout import load_layout
 from reshard.maps.read_map import load_map, recipe_names
-from reshard.surface.identities import is_root, public_text
-from reshard.surface.places import locate
+from reshard.storage.location import locate
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
@@ -39,9 +36,7 @@ if TYPE_CHECKING:
 
     from reshard.cli.progress import Watcher
     from reshard.cli.targets import NamedTarget
-    from reshard.documents.checkpoints import Inspection
-    from reshard.documents.comparisons import VerificationAnswer
-    from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
+
 
 R = TypeVar("R")
 INTERRUPTED = 130
@@ -50,14 +45,16 @@ UNAUTHORIZED, NOT_FOUND, CONFLICT = 401, 404, 409
 
 def convert_there(
     asked: Asked, request: Mapping[str, Any], progress: Watcher | None
-) -> tuple[list[ConversionReport], int | None]:
-    """The reports of all targets, and the bytes read for all of them together.
+) -> MultiReport:
+    """The reports of all targets; the bytes read for all of them are None if an older server converted.
 
     A signal raises Detached, which says how to look at the conversion; the server continues it.
     """
     with connected(asked) as client:
         handle = client.convert(**request)
-        return _awaited(asked, handle, progress), handle.conversion.read_bytes
+        reports = tuple(_awaited(asked, handle, progress))
+        read_bytes = cast("int", handle.conversion.read_bytes)
+        return MultiReport(reports[0].source, reports, read_bytes, reports[0].seconds)
 
 
 def delta_there(asked: Asked, request: Mapping[str, Any], progress: Watcher | None) -> DeltaReport:
@@ -75,7 +72,7 @@ def _awaited(asked: Asked, handle: JobHandle[R], progress: Watcher | None) -> li
         raise _detached(asked, handle, stop) from None
 
 
-def inspect_there(asked: Asked, checkpoint: str, choice: Mapping[str, Any]) -> Inspection:
+def inspect_there(asked: Asked, checkpoint: str, choice: Mapping[str, Any]) -> CheckpointInfo:
     """The content of a checkpoint on the server; ``choice`` has its step, item and unlisted files."""
     with connected(asked) as client:
         return client.checkpoints.inspect(checkpoint, **choice)
@@ -89,7 +86,7 @@ def versions_there(asked: Asked, checkpoint: str) -> tuple[VersionInfo, ...]:
 
 def plan_there(
     asked: Asked, source: str, goals: Mapping[str, Any], options: Mapping[str, Any]
-) -> PlanAnswer | MultiPlanAnswer:
+) -> ConversionPlan | MultiConversionPlan:
     """The plan of a conversion on the server; ``goals`` are those of ``goals_there``."""
     with connected(asked) as client:
         if "targets" in goals:
@@ -100,7 +97,7 @@ def plan_there(
 def verify_there(asked: Asked, a: str, b: str | None, options: Mapping[str, Any]) -> Verification:
     """The comparison of a checkpoint on the server with another one, or with its record."""
     with connected(asked) as client:
-        return verification_of(client.checkpoints.verify(a, b, **options))
+        return client.checkpoints.verify(a, b, **options)
 
 
 def identity_there(
@@ -146,30 +143,6 @@ def layout_there(layout: str | None) -> dict[str, Any] | str | None:
     if layout is None or is_stored_name(layout):
         return layout
     return layout_to_mapping(load_layout(layout))
-
-
-def verification_of(answer: VerificationAnswer) -> Verification:
-    """The record of an answer, as ``reshard.verify`` returns it."""
-    rules = answer.rules
-    return Verification(
-        answer.a,
-        answer.b,
-        tuple(TensorVerdict(**structs.asdict(tensor)) for tensor in answer.tensors),
-        tuple(FileVerdict(**structs.asdict(file)) for file in answer.files),
-        answer.damage,
-        answer.warnings,
-        answer.dropped,
-        None if rules is None else Changes(rules.select, rules.drop, rules.rename, rules.cast),
-        None if rules is None else rules.from_,
-        tuple(LeafDiff(**structs.asdict(leaf)) for leaf in answer.leaves),
-        answer.missing_chunks,
-        None if isinstance(answer.map, UnsetType) else answer.map,
-        None
-        if isinstance(answer.identity, UnsetType)
-        else IdentityVerdict(
-            **{n: v for n, v in structs.asdict(answer.identity).items() if v is not UNSET}
-        ),
-    )
 
 
 @contextmanager

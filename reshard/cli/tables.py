@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TypeVar
 
-from msgspec import Struct, UnsetType
+from msgspec import Struct
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
@@ -59,13 +59,13 @@ def names_text(source: str | None, target: str) -> str:
     return target if source in (None, target) else f"{source}{ARROW}{target}"
 
 
-def sources_text(sources: Sequence[str] | UnsetType, source: str | None, target: str) -> str:
+def sources_text(sources: Sequence[str] | None, source: str | None, target: str) -> str:
     """The names as in ``names_text``; for a tensor that a map makes of several others, the first and the number of the others.
 
     >>> sources_text(("q", "k", "v"), "q", "qkv"), sources_text(("q",), "q", "w")
     ('q +2 → qkv', 'q → w')
     """
-    if isinstance(sources, UnsetType) or len(sources) == 1:
+    if sources is None or len(sources) == 1:
         return names_text(source, target)
     first = f"{sources[0]} +{len(sources) - 1:,}" if sources else "a constant"
     return f"{first}{ARROW}{target}"

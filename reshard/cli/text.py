@@ -9,14 +9,13 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from reshard import DeviceMesh, Grid, TensorLayout
-from reshard.documents.checkpoints import InspectedTensor
-from reshard.documents.shared import Axes, MapAnswer, Shape
+from reshard import DeviceMesh, Grid, MapSummary, TensorInfo, TensorLayout
+from reshard.answers.record import duration_text as duration_text
+from reshard.answers.record import rate_text as rate_text
+from reshard.answers.record import safe as safe
+from reshard.answers.shared import Axes, Shape
 from reshard.layout.axes import show_axes
 from reshard.layout.changes import Changes
-from reshard.record import duration_text as duration_text
-from reshard.record import rate_text as rate_text
-from reshard.record import safe as safe
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -49,7 +48,7 @@ def chunks_text(shape: Shape, count: int, chunk: Shape | None, largest: Shape | 
     return f"{count:,} of {shape_text(chunk)}"
 
 
-def encoding_text(tensor: InspectedTensor) -> str:
+def encoding_text(tensor: TensorInfo) -> str:
     """``zstd-3 + crc32c``, ``raw``; ``raw pieces`` if the chunks are not stored as they are listed."""
     if tensor.is_gathered:
         return "raw pieces"
@@ -100,7 +99,7 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def map_text(made: MapAnswer) -> str:
+def map_text(made: MapSummary) -> str:
     """The effect of a map on a source, and that every element is used."""
     kinds = ((made.exact, "exact"), (made.rounded, "rounded"), (made.cast, "cast"))
     every = "all elements but those of crops" if made.cropped else "every element"
@@ -130,7 +129,7 @@ def some_text(names: Sequence[str], most: int = 5) -> str:
 
 def rule_words(changes: Changes) -> list[str]:
     """``select ^params/`` and ``cast kernel$=bfloat16``, one for each rule."""
-    pairs = [(kind, getattr(changes, kind)) for kind in changes.__struct_fields__]
+    pairs = [(kind, getattr(changes, kind)) for kind in Changes.__struct_fields__]
     return [
         f"{kind} {rule if isinstance(rule, str) else '='.join(rule)}"
         for kind, rules in pairs

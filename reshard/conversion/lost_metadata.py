@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from reshard.answers.record import counted
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.contents import ARRAY_TYPES
 from reshard.formats.known_formats import known_format
-from reshard.record import counted
 
 _SHOWN = 3
 

@@ -12,8 +12,14 @@ from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.known_identity import KnownIdentity, identity_warnings, known_identity
-from reshard.conversion.map_summary import MapSummary, change_of, sources_of
-from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
+from reshard.conversion.map_summary import MapSummary
+from reshard.conversion.plan import (
+    ConversionPlan,
+    MultiConversionPlan,
+    PlanTotals,
+    planned_tensors,
+    priced,
+)
 from reshard.conversion.planned_identity import planned_identity
 from reshard.conversion.recorded_version import with_version
 from reshard.conversion.target_plan import (
@@ -34,11 +40,9 @@ from reshard.formats.format_options import named_options
 from reshard.formats.missing_chunks import check_missing, missing_warnings, numbers, read_as
 from reshard.formats.quantized.pairs import Quantized, bare_warnings, quantization
 from reshard.formats.registry import refuse_other_content
-from reshard.geometry.grid import Grid
-from reshard.maps.mapped import Mapped
 from reshard.planning.estimates import RequestPlan
 from reshard.planning.planner import make_multi_plan
-from reshard.planning.plans import MultiPlan, Plan, TensorPlan
+from reshard.planning.plans import MultiPlan, Plan
 from reshard.planning.target_layouts import layout_warnings
 from reshard.planning.task_cost import plan_with_processes
 from reshard.storage.base import Traits
@@ -81,8 +85,8 @@ def with_requests(
     """The plan with its requests; a single target gets them too."""
     plans = summary.plans
     if len(plans) == 1:
-        plans = (replace(plans[0], requests=requests),)
-    return replace(summary, plans=plans, requests=requests)
+        plans = (priced(plans[0], requests),)
+    return priced(replace(summary, plans=plans), requests)
 
 
 def plan_requests(
@@ -124,7 +128,7 @@ def plan_unnamed(
     summary = _summary(
         source, None, total.plans[0], target, options, read, missing, known, quantized
     )
-    return Planned(read, (target.checkpoint,), MultiConversionPlan(source, (summary,), total))
+    return Planned(read, (target.checkpoint,), MultiConversionPlan.of(source, (summary,), total))
 
 
 def local_paths(
@@ -180,7 +184,7 @@ def plan_targets(
             )
     checkpoints = tuple(target_plan.checkpoint for target_plan in target_plans)
     equal = tuple(() if made.mapping is None else made.mapping.equal for made in target_plans)
-    planned = MultiConversionPlan(source, tuple(summaries), total)
+    planned = MultiConversionPlan.of(source, tuple(summaries), total)
     return Planned(reader, checkpoints, planned, by_hosts, equal, tuple(weights))
 
 
@@ -255,14 +259,16 @@ def _summary(
     checkpoint = target_plan.checkpoint
     moved = [tensor.source.spec for tensor in plan.tensors]
     mapping = target_plan.mapping
+    identity = planned_identity(known, checkpoint, plan.max_memory, plan.workers)
+    peak_bytes = max(plan.peak_bytes, 0 if identity is None else identity.peak_bytes)
     return ConversionPlan(
-        source,
-        target,
-        plan,
-        tuple(_planned_tensor(tensor, checkpoint, mapping) for tensor in plan.tensors),
-        tuple(leaf.name for leaf in checkpoint.leaves if not leaf.tensor),
-        target_plan.dropped,
-        (
+        source=source,
+        target=target,
+        tensors=planned_tensors(plan.tensors, checkpoint, is_mapped=mapping is not None),
+        totals=PlanTotals.of(plan, peak_bytes),
+        carried=tuple(leaf.name for leaf in checkpoint.leaves if not leaf.tensor),
+        dropped=target_plan.dropped,
+        warnings=(
             *reader.warnings,
             *layout_warnings(options.layout, list(checkpoint.tensors), moved, _strings(checkpoint)),
             *target_plan.warnings,
@@ -271,11 +277,12 @@ def _summary(
             *record_warnings(unprotected(reader)),
             *identity_warnings(known, reader, checkpoint),
         ),
-        None if target is None else space_left(target),
         missing_chunks=numbers(missing),
+        free_bytes=None if target is None else space_left(target),
         map=None if mapping is None else MapSummary.of(mapping, plan.tensors),
-        identity=planned_identity(known, checkpoint, plan.max_memory, plan.workers),
+        identity=identity,
         quantized="" if quantized is None else quantized.text,
+        plan=plan,
     )
 
 
@@ -310,16 +317,6 @@ def _device_id_bytes(target: TargetCheckpoint) -> int:
     return sum(
         BYTES_PER_DEVICE_ID * len(mesh.device_ids) for mesh in meshes if mesh and mesh.device_ids
     )
-
-
-def _planned_tensor(
-    plan: TensorPlan, checkpoint: TargetCheckpoint, mapping: Mapped | None
-) -> PlannedTensor:
-    source, written = plan.source.spec, checkpoint.tensors[plan.name]
-    shards = written.shards if written.partition else None
-    slices = shards if isinstance(shards, Grid) else None
-    made = () if mapping is None else (sources_of(plan), change_of(plan))
-    return PlannedTensor(source, plan.target.spec, plan, written.partition, slices, *made)
 
 
 def space_left(target: str) -> int | None:

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Annotated
 
-from reshard.documents.shared import Change, MapAnswer
+from msgspec import Meta
+
+from reshard.answers.record import Record, counted
+from reshard.answers.shared import Change
 from reshard.maps.mapped import Mapped
 from reshard.planning.plans import TensorPlan
-from reshard.record import Record, counted
 
 
 class MapSummary(Record, frozen=True):
-    """The effect of a map on a source; a plan has it only if every source element is used and every target element is written once.
+    """The effect of a map on a source. Every element of ``sources`` is used, and every element of ``targets`` is written once.
 
     Attributes:
-        sources: tensors of the source that are taken.
-        targets: tensors that are made of them.
         exact: those whose every bit is the source's; factors that are powers of two count, short of subnormals.
         rounded: those that arithmetic may round.
         cast: those of another dtype.
-        tied: pairs of source tensors that must be equal; the first is not written.
-        cropped: source tensors that are taken in part.
     """
 
-    sources: int
-    targets: int
+    sources: Annotated[int, Meta(description="Tensors of the source that are taken.")]
+    targets: Annotated[int, Meta(description="Tensors that are made of them.")]
     exact: int
     rounded: int
     cast: int
-    tied: tuple[tuple[str, str], ...] = ()
-    cropped: tuple[str, ...] = ()
+    tied: Annotated[
+        tuple[tuple[str, str], ...],
+        Meta(description="Pairs of source tensors that must be equal; the first is not written."),
+    ] = ()
+    cropped: Annotated[
+        tuple[str, ...], Meta(description="Source tensors of which the map takes a part.")
+    ] = ()
 
     @classmethod
     def of(cls, mapping: Mapped, tensors: Sequence[TensorPlan]) -> MapSummary:
@@ -54,11 +58,6 @@ class MapSummary(Record, frozen=True):
         return (
             f"map: {counted(self.sources, 'tensor')} {'becomes' if self.sources == 1 else 'become'} {self.targets:,}, {every} once "
             f"({', '.join(made)}){tied}"
-        )
-
-    def _document(self) -> MapAnswer:
-        return MapAnswer(
-            self.sources, self.targets, self.exact, self.rounded, self.cast, self.tied, self.cropped
         )
 
 

@@ -4,59 +4,116 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from msgspec import UNSET, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import replace
 
-from reshard.conversion.map_summary import MapSummary
+from reshard.answers.record import Json, MadeLater, Record, counted, origins_text, several, warned
+from reshard.answers.shared import (
+    Axes,
+    Change,
+    MeshDocument,
+    MissingNumbers,
+    QuantizedText,
+    Shape,
+    Strategy,
+)
+from reshard.conversion.map_summary import MapSummary, change_of, sources_of
 from reshard.conversion.planned_identity import PlannedIdentity
-from reshard.documents import plans as documents
-from reshard.documents.plans import MultiPlanAnswer, PlanAnswer, PlanTotals
-from reshard.documents.shared import Change
+from reshard.errors import PlanError
+from reshard.formats.base import TargetCheckpoint
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
-from reshard.layout.tensor_spec import TensorSpec, change_text
+from reshard.layout.tensor_spec import change_text
 from reshard.planning.estimates import Hosts, RequestPlan, TimePlan, plan_time
 from reshard.planning.plans import MultiPlan, Plan, TensorPlan
-from reshard.record import Record, counted, origins_text, several, warned
-from reshard.storage.requests import RequestTraits
+from reshard.storage.requests import PlannedRequests, RequestTraits
 from reshard.storage.target import traits_at
 
 
-class PlannedTensor(Record, frozen=True):
-    """One tensor of a plan, with both ends.
+class PlannedTensor(Record, frozen=True, kw_only=True):
+    """The work of a plan for one tensor; shards are null if there is no layout.
 
     Attributes:
-        partition: strategy, amount and axis, where the target is split by count or size.
-        slices: the slices of the target, where ``target.slices`` does not give them.
-        sources: with a map, all source tensors, ``source`` first; else None.
-        change: with a map, the change to the elements; else None.
+        source_shards, target_shards: numbers of slices of the layout or partition, along each dimension. The chunks that are stored
+            may be larger or smaller than the slices.
+        sources: ``source`` first; None without a map.
+        change: None without a map.
+        source_spec, target_spec, plan: both ends and the tasks in detail; None in a plan that a server made.
     """
 
-    source: TensorSpec
-    target: TensorSpec
-    plan: TensorPlan
-    partition: Mapping[str, Any] | None = None
-    slices: Grid | None = None
-    sources: tuple[str, ...] | None = None
-    change: Change | None = None
+    JSON: ClassVar[Json] = Json(
+        (
+            "source", "target", "shape", "source_dtype", "target_dtype", "source_shards", "source_shard_shape",
+            "target_shards", "target_shard_shape", "source_chunk_shape", "target_chunk_shape", "source_chunks",
+            "target_chunks", "source_mesh", "target_mesh", "source_axes", "target_axes", "partition", "strategy", "tasks",
+            "source_bytes", "decoded_bytes", "written_bytes", "amplification", "task_bytes", "source_largest_chunk",
+            "target_largest_chunk", "shares", "sources", "change",
+        ),
+        left_out=("sources", "change"),
+        later=("source_largest_chunk", "target_largest_chunk"),
+    )  # fmt: skip
 
-    def __repr__(self) -> str:
-        if self.sources is not None:
-            made = f"{origins_text(self.sources)} → {self.target.name!r}"
-            return f"PlannedTensor({made}: {self.target.dtype} {list(self.target.shape)}, {self.change})"
-        return f"PlannedTensor({change_text(self.source, self.target)}, {self.plan.strategy})"
+    source: str
+    target: str
+    shape: Shape
+    source_dtype: str
+    target_dtype: str
+    source_shards: Shape | None
+    source_shard_shape: Shape | None
+    target_shards: Shape | None
+    target_shard_shape: Shape | None
+    source_chunk_shape: Shape | None
+    target_chunk_shape: Shape | None
+    source_chunks: int
+    target_chunks: int
+    source_mesh: MeshDocument | None
+    target_mesh: MeshDocument | None
+    source_axes: Axes | None
+    target_axes: Axes | None
+    partition: Mapping[str, Any] | None
+    strategy: Strategy
+    tasks: int
+    source_bytes: int
+    decoded_bytes: int
+    written_bytes: int
+    amplification: float
+    task_bytes: int
+    source_largest_chunk: Annotated[
+        Shape | None, Meta(description="Shape of the largest chunk, without its padding.")
+    ] = None
+    target_largest_chunk: Annotated[
+        Shape | None, Meta(description="Shape of the largest chunk, without its padding.")
+    ] = None
+    shares: Annotated[
+        tuple[tuple[int, int, float], ...] | UnsetType,
+        Meta(description="[target shard, source shard, share], if the request asks for shares."),
+    ] = UNSET
+    sources: Annotated[
+        tuple[str, ...] | None, Meta(description="Of a map: all source tensors.")
+    ] = None
+    change: Annotated[
+        Change | None, Meta(description="Of a map: what becomes of the elements.")
+    ] = None
+    source_spec: Any = None
+    target_spec: Any = None
+    plan: Any = None
 
-    @property
-    def source_shards(self) -> Grid | None:
-        """The slices of the source's layout; None where it recorded no layout, and where a map makes other tensors of it."""
-        is_own = self.source.layout is not None and self.sources is None
-        return self.source.slices if is_own else None
-
-    def _document(self, shares: bool = False) -> documents.PlannedTensor:
-        source, target, price = self.source, self.target, self.plan.price
-        before, after = self.source_shards, self.target_shards
-        return documents.PlannedTensor(
+    @classmethod
+    def of(
+        cls,
+        plan: TensorPlan,
+        partition: Mapping[str, Any] | None = None,
+        slices: Grid | None = None,
+        *,
+        is_mapped: bool = False,
+    ) -> PlannedTensor:
+        """The record of a tensor's plan; ``slices`` are the target's, where its layout does not give them."""
+        source, target, price = plan.source.spec, plan.target.spec, plan.price
+        before = None if source.layout is None or is_mapped else source.slices
+        after = target.slices if slices is None and target.layout is not None else slices
+        return cls(
             source=source.name,
             target=target.name,
             shape=target.shape,
@@ -70,12 +127,12 @@ class PlannedTensor(Record, frozen=True):
             target_chunk_shape=target.chunk_shape,
             source_chunks=source.storage.count,
             target_chunks=target.storage.count,
-            source_mesh=None if self.sources is not None else source._mesh_document,
+            source_mesh=None if is_mapped else source._mesh_document,
             target_mesh=target._mesh_document,
-            source_axes=None if self.sources is not None else source._axes,
+            source_axes=None if is_mapped else source._axes,
             target_axes=target._axes,
-            partition=self.partition,
-            strategy=self.plan.strategy,
+            partition=partition,
+            strategy=plan.strategy,
             tasks=price.tasks,
             source_bytes=price.source_bytes,
             decoded_bytes=price.decoded_bytes,
@@ -84,20 +141,44 @@ class PlannedTensor(Record, frozen=True):
             task_bytes=price.task_bytes,
             source_largest_chunk=source.storage.largest,
             target_largest_chunk=target.storage.largest,
-            shares=UNSET if not shares else () if self.sources is not None else _shares(self.plan),
-            sources=UNSET if self.sources is None else self.sources,
-            change=UNSET if self.change is None else self.change,
+            sources=sources_of(plan) if is_mapped else None,
+            change=change_of(plan) if is_mapped else None,
+            source_spec=source,
+            target_spec=target,
+            plan=plan,
         )
 
-    @property
-    def target_shards(self) -> Grid | None:
-        """The slices of the target's layout or partition; None without either.
+    def with_shares(self) -> PlannedTensor:
+        """The same, with the shares that each source shard has of each target shard."""
+        shares = () if self.sources is not None or self.plan is None else _shares(self.plan)
+        return replace(self, shares=shares)
 
-        The chunks that are stored (``target.storage``) may be larger or smaller than the shards.
-        """
-        if self.slices is not None:
-            return self.slices
-        return None if self.target.layout is None else self.target.slices
+    def __repr__(self) -> str:
+        if self.sources is not None:
+            made = f"{origins_text(self.sources)} → {self.target!r}"
+            return f"PlannedTensor({made}: {self.target_dtype} {list(self.shape)}, {self.change})"
+        names = (self.source, self.target)
+        changed = change_text(
+            names,
+            (self.source_dtype, self.target_dtype),
+            self.shape,
+            (self.source_axes, self.target_axes),
+        )
+        return f"PlannedTensor({changed}, {self.strategy})"
+
+
+def planned_tensors(
+    plans: Sequence[TensorPlan], checkpoint: TargetCheckpoint, *, is_mapped: bool
+) -> Sequence[PlannedTensor]:
+    """The records of the plans of a target's tensors, each made when it is looked at."""
+
+    def planned(plan: TensorPlan) -> PlannedTensor:
+        written = checkpoint.tensors[plan.name]
+        shards = written.shards if written.partition else None
+        slices = shards if isinstance(shards, Grid) else None
+        return PlannedTensor.of(plan, written.partition, slices, is_mapped=is_mapped)
+
+    return MadeLater(plans, planned)
 
 
 def _shares(plan: TensorPlan) -> tuple[tuple[int, int, float], ...]:
@@ -106,92 +187,133 @@ def _shares(plan: TensorPlan) -> tuple[tuple[int, int, float], ...]:
     return tuple((share.target, share.source, share.share) for share in shares(plan))
 
 
-class ConversionPlan(Record, frozen=True):
+class PlanTotals(Struct, frozen=True):
+    """Totals of a plan's tensors."""
+
+    JSON: ClassVar[Json] = Json(later=("processes",))
+
+    tensors: int
+    tasks: int
+    source_bytes: int
+    decoded_bytes: int
+    written_bytes: int
+    amplification: float
+    peak_bytes: int
+    max_memory: int
+    metadata_bytes: int
+    workers: int
+    processes: Annotated[
+        int, Meta(description="Processes that share the workers; 0 for threads of one process.")
+    ] = 0
+
+    @classmethod
+    def of(cls, plan: Plan, peak_bytes: int) -> PlanTotals:
+        """The totals; ``peak_bytes`` of the tasks, or of the identity that is made after them."""
+        return cls(
+            len(plan.tensors),
+            plan.tasks,
+            plan.source_bytes,
+            plan.decoded_bytes,
+            plan.written_bytes,
+            plan.amplification,
+            peak_bytes,
+            plan.allowed_bytes or plan.max_memory,
+            plan.metadata_bytes,
+            plan.workers,
+            plan.processes,
+        )
+
+
+class ConversionPlan(Record, frozen=True, kw_only=True):
     """The plan of a conversion, made before anything is written.
 
     Attributes:
         target: None where none was named; then nothing that depends on it is known.
+        tensors: each is made when it is looked at.
         carried: leaves that are no tensors and travel along unchanged.
         dropped: leaves of the source that are left out.
         free_bytes: bytes that are free on the target's file system.
-        missing_chunks: number of chunks that are not stored, by the name of each source tensor that lacks any; the fill
-            value is taken in their place.
-        requests: to buckets, where the source or the target is in one; of several targets ``MultiConversionPlan`` has
-            those of all together.
-        map: the effect of the map on the source; None without one.
-        identity: the cost of the identity of the target's weights; None where none is made.
-        quantized: the weights of the source that are codes with scales, in words; "" where it has none.
+        requests: ``request_plan`` on the default link.
+        map: None without one.
+        identity: None where none is made.
+        quantized: "" where the source has no such weights.
+        timed: the time on hosts, where a command was asked for it.
+        plan, request_plan: tasks and requests in detail; None in a plan that a server made.
     """
+
+    JSON: ClassVar[Json] = Json(
+        (
+            "source", "target", "tensors", "totals", "carried", "dropped", "warnings", "missing_chunks", "free_bytes",
+            "requests", "timed", "map", "identity", "quantized",
+        ),
+        left_out=("map", "identity", "quantized"),
+        later=("warnings", "missing_chunks", "requests"),
+        only_commands=("timed",),
+    )  # fmt: skip
 
     source: str
     target: str | None
-    plan: Plan
-    tensors: tuple[PlannedTensor, ...]
+    tensors: Sequence[PlannedTensor]
+    totals: PlanTotals
     carried: tuple[str, ...]
     dropped: tuple[str, ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    missing_chunks: MissingNumbers = field(default_factory=dict)
     free_bytes: int | None
-    requests: RequestPlan | None = None
-    missing_chunks: Mapping[str, int] = field(default_factory=dict)
-    map: MapSummary | None = None
-    identity: PlannedIdentity | None = None
-    quantized: str = ""
+    requests: Annotated[
+        PlannedRequests | None,
+        Meta(
+            description="Requests to buckets; null if nothing is in one, and for each of several targets."
+        ),
+    ] = None
+    timed: TimePlan | UnsetType = field(default=UNSET, name="time")
+    map: Annotated[MapSummary | None, Meta(description="What a map makes of the source.")] = None
+    identity: Annotated[
+        PlannedIdentity | None,
+        Meta(description="What the identity of the weights costs, where one is made."),
+    ] = None
+    quantized: QuantizedText = ""
+    plan: Any = None
+    request_plan: Any = None
 
     def __repr__(self) -> str:
         target = "" if self.target is None else f" → {self.target!r}"
-        headline = f"{self.source!r}{target}: {_costs(self.plan, self.peak_bytes)}"
+        headline = f"{self.source!r}{target}: {_costs(self.totals)}"
         return several("ConversionPlan", headline, self.tensors, warned(self.warnings))
 
-    def _document(
-        self, shares: bool = False, time: TimePlan | None = None, **link: float
-    ) -> PlanAnswer:
-        """The answer; ``link``: arguments of ``RequestPlan.seconds``. It has ``shares`` and ``time`` only if they were asked for."""
-        return PlanAnswer(
-            source=self.source,
-            target=self.target,
-            tensors=tuple(tensor._document(shares) for tensor in self.tensors),
-            totals=_totals(self.plan, self.peak_bytes),
-            carried=self.carried,
-            dropped=self.dropped,
-            warnings=self.warnings,
-            missing_chunks=self.missing_chunks,
-            free_bytes=self.free_bytes,
-            requests=None if self.requests is None else self.requests._document(**link),
-            time=UNSET if time is None else time._document(),
-            map=UNSET if self.map is None else self.map._document(),
-            identity=UNSET if self.identity is None else self.identity._document(),
-            quantized=self.quantized or UNSET,
-        )
+    def with_shares(self) -> ConversionPlan:
+        """The same, with the shares of source shards in target shards."""
+        return replace(self, tensors=tuple(one.with_shares() for one in self.tensors))
 
     @property
     def tasks(self) -> int:
         """Number of tasks that fill the tensors."""
-        return self.plan.tasks
+        return self.totals.tasks
 
     @property
     def decoded_bytes(self) -> int:
         """Bytes decoded from source chunks, repetition included."""
-        return self.plan.decoded_bytes
+        return self.totals.decoded_bytes
 
     @property
     def written_bytes(self) -> int:
         """Encoded bytes of the target's chunks."""
-        return self.plan.written_bytes
+        return self.totals.written_bytes
 
     @property
     def amplification(self) -> float:
         """Bytes decoded for each byte that the source stores."""
-        return self.plan.amplification
+        return self.totals.amplification
 
     @property
     def metadata_bytes(self) -> int:
         """Memory of the checkpoint's index and of the plan itself."""
-        return self.plan.metadata_bytes
+        return self.totals.metadata_bytes
 
     @property
     def peak_bytes(self) -> int:
         """Buffers in memory at the worst moment; never above ``max_memory``."""
-        return max(self.plan.peak_bytes, 0 if self.identity is None else self.identity.peak_bytes)
+        return self.totals.peak_bytes
 
     def time(
         self,
@@ -209,11 +331,120 @@ class ConversionPlan(Record, frozen=True):
             cores: processors of each host; the default is those of this machine. Each of the plan's workers uses one.
             latency_s: of a request to a bucket.
         """
-        machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
-        ends = _requests_to(self.source), [_requests_to(self.target)]
-        joint = MultiPlan.alone(self.plan)
-        planned = plan_time(joint, *ends, machines, self.requests, latency_s)
-        return planned.after(core_seconds([self]))
+        return _time(self, [self], hosts, nic_bytes_per_s, cores, latency_s)
+
+
+class MultiConversionPlan(Record, frozen=True, kw_only=True):
+    """The plan of a conversion to several targets, made before anything is written, with the totals of all.
+
+    Attributes:
+        plans: of each target, in the order in which they were given.
+        requests: ``request_plan`` on the default link.
+        timed: the time on hosts, where a command was asked for it.
+        total, request_plan: shared reads and requests in detail; None in a plan that a server made.
+    """
+
+    JSON: ClassVar[Json] = Json(
+        (
+            "source", "plans", "reads", "tasks", "source_bytes", "decoded_bytes", "repeated_bytes", "written_bytes",
+            "amplification", "peak_bytes", "requests", "timed",
+        ),
+        later=("requests",),
+        only_commands=("timed",),
+    )  # fmt: skip
+
+    source: str
+    plans: tuple[ConversionPlan, ...]
+    reads: Annotated[int, Meta(description="Reads; targets that share a decoded chunk count once.")]
+    tasks: int
+    source_bytes: int
+    decoded_bytes: int
+    repeated_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes that are decoded more than once, because that saves memory or time."
+        ),
+    ]
+    written_bytes: int
+    amplification: float
+    peak_bytes: int
+    requests: Annotated[
+        PlannedRequests | None,
+        Meta(description="Requests to buckets for all targets; null if nothing is in one."),
+    ] = None
+    timed: TimePlan | UnsetType = field(default=UNSET, name="time")
+    total: Any = None
+    request_plan: Any = None
+
+    @classmethod
+    def of(
+        cls, source: str, plans: tuple[ConversionPlan, ...], total: MultiPlan
+    ) -> MultiConversionPlan:
+        """The plan of all targets; ``total`` has the reads that their tensors share."""
+        return cls(
+            source=source,
+            plans=plans,
+            reads=len(total.reads),
+            tasks=total.tasks,
+            source_bytes=total.source_bytes,
+            decoded_bytes=total.decoded_bytes,
+            repeated_bytes=total.repeated_bytes,
+            written_bytes=total.written_bytes,
+            amplification=total.amplification,
+            peak_bytes=max(total.peak_bytes, *(plan.peak_bytes for plan in plans)),
+            total=total,
+        )
+
+    def time(
+        self,
+        hosts: int = 1,
+        nic_bytes_per_s: float | None = None,
+        cores: int | None = None,
+        latency_s: float = RequestPlan.LATENCY_S,
+    ) -> TimePlan:
+        """The time that all targets together take, as ``ConversionPlan.time`` gives it for one; a shared read counts once."""
+        return _time(self, self.plans, hosts, nic_bytes_per_s, cores, latency_s)
+
+    def with_shares(self) -> MultiConversionPlan:
+        """The same, with the shares of source shards in target shards."""
+        return replace(self, plans=tuple(plan.with_shares() for plan in self.plans))
+
+    def __repr__(self) -> str:
+        lines = [str(plan).partition("\n")[0] for plan in self.plans]
+        read = f"reads {format_bytes(self.decoded_bytes)} in {counted(self.tasks, 'task')}"
+        headline = f"{self.source!r}: {counted(len(self.plans), 'target')}, {read}"
+        return several("MultiConversionPlan", headline, lines)
+
+
+P = TypeVar("P", ConversionPlan, MultiConversionPlan)
+
+
+def priced(planned: P, requests: RequestPlan | None, **link: float) -> P:
+    """The plan with its requests to buckets, and their time on a link; ``link`` has the arguments of ``RequestPlan.seconds``."""
+    found = None if requests is None else requests.on_link(**link)
+    return replace(planned, requests=found, request_plan=requests)
+
+
+def _time(
+    planned: ConversionPlan | MultiConversionPlan,
+    plans: Sequence[ConversionPlan],
+    hosts: int,
+    nic_bytes_per_s: float | None,
+    cores: int | None,
+    latency_s: float,
+) -> TimePlan:
+
+    machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
+    if plans[0].plan is None:
+        raise PlanError(
+            "a server made this plan, and tells no tasks, of which the time is computed; plan on this host (reshard.plan)"
+        )
+    joint = (
+        planned.total if isinstance(planned, MultiConversionPlan) else MultiPlan.alone(planned.plan)
+    )
+    ends = _requests_to(planned.source), [_requests_to(plan.target) for plan in plans]
+    found = plan_time(joint, *ends, machines, planned.request_plan, latency_s)
+    return found.after(core_seconds(plans))
 
 
 def _requests_to(place: str | None) -> RequestTraits:
@@ -226,83 +457,11 @@ def core_seconds(plans: Sequence[ConversionPlan]) -> float:
     return sum(plan.identity.core_s for plan in plans if plan.identity is not None)
 
 
-def _totals(plan: Plan, peak_bytes: int) -> PlanTotals:
-    return PlanTotals(
-        tensors=len(plan.tensors),
-        tasks=plan.tasks,
-        source_bytes=plan.source_bytes,
-        decoded_bytes=plan.decoded_bytes,
-        written_bytes=plan.written_bytes,
-        amplification=plan.amplification,
-        peak_bytes=peak_bytes,
-        max_memory=plan.allowed_bytes or plan.max_memory,
-        metadata_bytes=plan.metadata_bytes,
-        workers=plan.workers,
-        processes=plan.processes,
-    )
-
-
 def _cores(given: int | None) -> int:
     return len(os.sched_getaffinity(0)) if given is None else given
 
 
-def _costs(plan: Plan, peak_bytes: int) -> str:
+def _costs(plan: PlanTotals) -> str:
     moved = f"reads {format_bytes(plan.decoded_bytes)}, writes {format_bytes(plan.written_bytes)}"
-    tasks = f"{counted(len(plan.tensors), 'tensor')} in {counted(plan.tasks, 'task')}"
-    return f"{tasks}, {moved}, {format_bytes(peak_bytes)} of buffers at most"
-
-
-class MultiConversionPlan(Record, frozen=True):
-    """The plan of a conversion to several targets, made before anything is written.
-
-    Attributes:
-        plans: of each target, in the order in which they were given.
-        total: the reads that their tensors share, and the cost of all.
-        requests: to buckets, where the source or a target is in one.
-    """
-
-    source: str
-    plans: tuple[ConversionPlan, ...]
-    total: MultiPlan
-    requests: RequestPlan | None = None
-
-    def time(
-        self,
-        hosts: int = 1,
-        nic_bytes_per_s: float | None = None,
-        cores: int | None = None,
-        latency_s: float = RequestPlan.LATENCY_S,
-    ) -> TimePlan:
-        """The time that all targets together take, as ``ConversionPlan.time`` gives it for one; a shared read counts once."""
-        machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
-        ends = _requests_to(self.source), [_requests_to(plan.target) for plan in self.plans]
-        planned = plan_time(self.total, *ends, machines, self.requests, latency_s)
-        return planned.after(core_seconds(self.plans))
-
-    def __repr__(self) -> str:
-        lines = [str(plan).partition("\n")[0] for plan in self.plans]
-        read = (
-            f"reads {format_bytes(self.total.decoded_bytes)} in {counted(self.total.tasks, 'task')}"
-        )
-        headline = f"{self.source!r}: {counted(len(self.plans), 'target')}, {read}"
-        return several("MultiConversionPlan", headline, lines)
-
-    def _document(
-        self, shares: bool = False, time: TimePlan | None = None, **link: float
-    ) -> MultiPlanAnswer:
-        """The answer; arguments as for ``ConversionPlan``."""
-        joint = self.total
-        return MultiPlanAnswer(
-            source=self.source,
-            plans=tuple(plan._document(shares, None, **link) for plan in self.plans),
-            reads=len(joint.reads),
-            tasks=joint.tasks,
-            source_bytes=joint.source_bytes,
-            decoded_bytes=joint.decoded_bytes,
-            repeated_bytes=joint.repeated_bytes,
-            written_bytes=joint.written_bytes,
-            amplification=joint.amplification,
-            peak_bytes=max(joint.peak_bytes, *(plan.peak_bytes for plan in self.plans)),
-            requests=None if self.requests is None else self.requests._document(**link),
-            time=UNSET if time is None else time._document(),
-        )
+    tasks = f"{counted(plan.tensors, 'tensor')} in {counted(plan.tasks, 'task')}"
+    return f"{tasks}, {moved}, {format_bytes(plan.peak_bytes)} of buffers at most"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import UNSET
+from msgspec import Meta
 
+from reshard.answers.record import Json, Record
 from reshard.conversion.known_identity import KnownIdentity
-from reshard.documents import plans as documents
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import StoredTensor
 from reshard.identity.read_leaves import hashing_memory
 from reshard.planning.task_cost import DECODE_BYTES_PER_SECOND
-from reshard.record import Record
 
 HASH_BYTES_PER_SECOND = 1.7e9
 """Reading the written bytes, finding their tiles and hashing them, on one core (measured, docs/decisions/0065)."""
@@ -22,30 +22,26 @@ class PlannedIdentity(Record, frozen=True):
     """The cost of the identity of a target's weights.
 
     Attributes:
-        how: carry, compute or check.
-        read_bytes: of the target's tensors, which are read once more to be hashed; 0 where the identity is carried.
-        decoded_bytes: those of them that are stored compressed and must be decoded, also where chunks were copied encoded.
+        read_bytes: 0 where the identity is carried.
+        decoded_bytes: also where chunks were copied encoded.
         peak_bytes: buffers in memory at the worst moment; never above ``max_memory``.
-        core_s: seconds of one processor, about.
-        source: root that the source records; None where it records none, and then no receipt is written.
+        source: None where the source records none, and then no receipt is written.
     """
 
-    how: documents.IdentityHow
-    read_bytes: int = 0
-    decoded_bytes: int = 0
-    peak_bytes: int = 0
-    core_s: float = 0.0
-    source: str | None = None
+    JSON: ClassVar[Json] = Json(left_out=("source",))
 
-    def _document(self) -> documents.PlannedIdentity:
-        return documents.PlannedIdentity(
-            self.how,
-            self.read_bytes,
-            self.decoded_bytes,
-            self.peak_bytes,
-            self.core_s,
-            UNSET if self.source is None else self.source,
-        )
+    how: Literal["carry", "compute", "check"]
+    read_bytes: Annotated[
+        int, Meta(description="Of the target's tensors, which are read once more to be hashed.")
+    ] = 0
+    decoded_bytes: Annotated[
+        int, Meta(description="Those of them that are stored compressed, so that they are decoded.")
+    ] = 0
+    peak_bytes: int = 0
+    core_s: Annotated[float, Meta(description="Seconds of one processor, about.")] = 0.0
+    source: Annotated[
+        str | None, Meta(description="Root that the source records, 64 hex digits.")
+    ] = None
 
 
 def planned_identity(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import UNSET, field, structs
+from msgspec import Meta, field
 
+from reshard.answers.record import Json, Record, counted, origins_text, several, warned
+from reshard.answers.shared import Change, Digest, MissingNumbers, Shape, Strategy
 from reshard.conversion.map_summary import MapSummary
-from reshard.documents import reports as documents
-from reshard.documents.reports import IdentityOutcome, TimeComparison
-from reshard.documents.shared import Change, RequestComparison, Strategy, document_of
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.estimates import TimePlan
-from reshard.record import Record, counted, origins_text, several, warned
 from reshard.storage.requests import Requests
 
 Proof = Literal["proved", "written", "encoded"]
@@ -27,32 +24,37 @@ encoded: identical chunks travelled encoded and were not decoded.
 
 
 class TensorReport(Record, frozen=True):
-    """The outcome of one tensor.
+    """The result for one tensor; if the target was already done, only what the target records.
 
-    Of a target that was finished before, only its own record is known: ``target``, ``shape``,
-    ``target_dtype``, ``nbytes`` and, if it was recorded, ``target_digest``. The rest is None.
+    That is ``target``, ``shape``, ``target_dtype``, ``nbytes`` and, if it was recorded, ``target_digest``. The rest is None.
 
     Attributes:
-        source_digest: CRC-64/NVME of what was read, 16 hex digits; None where it travelled encoded.
+        source_digest: of what was read; None where it travelled encoded.
         target_digest: of what was written; without a cast equal to the source's.
         cast: losses of a cast or of arithmetic; None where there was none.
-        sources: with a map, all source tensors, ``source`` first; else None.
-        change: with a map, the change to the elements; else None.
+        sources: ``source`` first; None without a map.
+        change: None without a map.
     """
+
+    JSON: ClassVar[Json] = Json(left_out=("sources", "change"))
 
     source: str | None
     target: str
-    shape: tuple[int, ...]
+    shape: Shape
     source_dtype: str | None
     target_dtype: str
     strategy: Strategy | None
     nbytes: int
-    source_digest: str | None
-    target_digest: str | None
+    source_digest: Digest | None
+    target_digest: Digest | None
     proof: Proof | None
     cast: CastStats | None = None
-    sources: tuple[str, ...] | None = None
-    change: Change | None = None
+    sources: Annotated[
+        tuple[str, ...] | None, Meta(description="Of a map: all source tensors.")
+    ] = None
+    change: Annotated[Change | None, Meta(description="Of a map: what became of the elements.")] = (
+        None
+    )
 
     def __repr__(self) -> str:
         name = (
@@ -66,14 +68,6 @@ class TensorReport(Record, frozen=True):
         proof = f", {self.proof}" if self.proof else ""
         return f"TensorReport({name!r}: {dtype} {list(self.shape)}{digest}{proof})"
 
-    def _document(self) -> documents.TensorReport:
-        cast = None if self.cast is None else document_of(self.cast, documents.CastReport)
-        mapped = {
-            "sources": UNSET if self.sources is None else self.sources,
-            "change": UNSET if self.change is None else self.change,
-        }
-        return documents.TensorReport(**{**structs.asdict(self), "cast": cast, **mapped})
-
 
 How = Literal["carried", "computed", "checked", "recorded"]
 
@@ -82,26 +76,36 @@ class IdentityReport(Record, frozen=True):
     """The identity of a target's weights.
 
     Attributes:
-        root: 64 hex digits.
-        how: ``"carried"`` from the source, by its word; ``"computed"`` from what was written; ``"checked"``: computed, and equal to the
-            source's; ``"recorded"`` in a target that was finished before; no tensor was read.
-        source: root of the source, where the target's is another and a receipt says which rules made it; None where both are equal,
-            and where the source records no identity.
-        signers: the ids of the keys of the signature that lies beside the target's identity, "" for one that it does not name; nothing
-            is verified.
+        source: None where both roots are equal, and where the source records no identity.
+        signers: "" for a key that the signature does not name.
     """
 
-    root: str
-    how: How
-    source: str | None = None
-    signers: tuple[str, ...] = ()
+    JSON: ClassVar[Json] = Json(left_out=("source", "signers"))
 
-    def _document(self) -> IdentityOutcome:
-        return IdentityOutcome(self.root, self.how, self.source or UNSET, self.signers or UNSET)
+    root: Annotated[str, Meta(description="64 hex digits.")]
+    how: Annotated[
+        How,
+        Meta(
+            description="From the source, by its word; of what was written; computed and equal to the source's; or recorded in a "
+            "target that was finished before, of which nothing was read."
+        ),
+    ]
+    source: Annotated[
+        str | None,
+        Meta(
+            description="Root of the source, where the target's is another and a receipt says which rules made it."
+        ),
+    ] = None
+    signers: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Ids of the keys of the signature that lies beside the target's identity; not verified."
+        ),
+    ] = ()
 
 
 class RequestReport(Record, frozen=True):
-    """The requests of a run to buckets.
+    """Requests to buckets, before and after a run.
 
     Attributes:
         planned: before it began.
@@ -111,12 +115,9 @@ class RequestReport(Record, frozen=True):
     planned: Requests
     actual: Requests
 
-    def _document(self) -> RequestComparison:
-        return RequestComparison(self.planned._document(), self.actual._document())
-
 
 class TimeReport(Record, frozen=True):
-    """The time of a run on several hosts.
+    """The time of a run on several hosts, before and after it.
 
     Attributes:
         planned: for the whole conversion, also where this run resumed an earlier one.
@@ -126,12 +127,9 @@ class TimeReport(Record, frozen=True):
     planned: TimePlan
     actual_s: float
 
-    def _document(self) -> TimeComparison:
-        return TimeComparison(self.planned._document(), self.actual_s)
-
 
 class ConversionReport(Record, frozen=True):
-    """The report of a conversion to one target.
+    """The result for one target.
 
     Attributes:
         tensors: in the tree's order.
@@ -148,9 +146,19 @@ class ConversionReport(Record, frozen=True):
         requests: to buckets, where the source or the target is in one; of several targets ``MultiReport`` has those of all
             together.
         time: planned and actual, where several hosts converted; of several targets ``MultiReport`` has it.
-        map: the effect of the map on the source; None without one.
-        identity: of the target's weights; None where none was made.
+        map: None without one.
+        identity: None where none was made.
     """
+
+    JSON: ClassVar[Json] = Json(
+        (
+            "source", "target", "tensors", "nbytes", "read_bytes", "moved_bytes", "written_bytes", "seconds", "warnings",
+            "missing_chunks", "resumed_bytes", "already_done", "requests", "time", "map", "identity",
+        ),
+        left_out=("time", "map", "identity"),
+        later=("missing_chunks", "requests"),
+        only_commands=("time",),
+    )  # fmt: skip
 
     source: str
     target: str
@@ -162,38 +170,29 @@ class ConversionReport(Record, frozen=True):
     warnings: tuple[str, ...] = ()
     resumed_bytes: int = 0
     already_done: bool = False
-    requests: RequestReport | None = None
+    requests: Annotated[
+        RequestReport | None,
+        Meta(
+            description="Requests to buckets; null if nothing is in one, and for each of several targets."
+        ),
+    ] = None
     time: TimeReport | None = None
-    missing_chunks: Mapping[str, int] = field(default_factory=dict)
-    map: MapSummary | None = None
-    identity: IdentityReport | None = None
+    missing_chunks: MissingNumbers = field(default_factory=dict)
+    map: Annotated[MapSummary | None, Meta(description="What a map made of the source.")] = None
+    identity: Annotated[
+        IdentityReport | None, Meta(description="Of the weights, where one was made.")
+    ] = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors)
 
     def __repr__(self) -> str:
-        nbytes = sum(tensor.nbytes for tensor in self.tensors)
         done = "finished before" if self.already_done else f"in {self.seconds:.1f} s"
-        size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(nbytes)}"
+        size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(self.nbytes)}"
         headline = f"{self.source!r} → {self.target!r}: {size}, {done}"
         return several("ConversionReport", headline, self.tensors, warned(self.warnings))
-
-    def _document(self) -> documents.TargetReport:
-        return documents.TargetReport(
-            source=self.source,
-            target=self.target,
-            tensors=tuple(tensor._document() for tensor in self.tensors),
-            nbytes=sum(tensor.nbytes for tensor in self.tensors),
-            read_bytes=self.read_bytes,
-            moved_bytes=self.moved_bytes,
-            written_bytes=self.written_bytes,
-            seconds=self.seconds,
-            warnings=self.warnings,
-            missing_chunks=self.missing_chunks,
-            resumed_bytes=self.resumed_bytes,
-            already_done=self.already_done,
-            requests=None if self.requests is None else self.requests._document(),
-            time=UNSET if self.time is None else self.time._document(),
-            map=UNSET if self.map is None else self.map._document(),
-            identity=UNSET if self.identity is None else self.identity._document(),
-        )
 
 
 class MultiReport(Record, frozen=True):
@@ -207,6 +206,10 @@ class MultiReport(Record, frozen=True):
         time: planned and actual, where several hosts converted.
     """
 
+    JSON: ClassVar[Json] = Json(
+        ("source", "reports", "read_bytes", "requests", "time"), left_out=("time",)
+    )
+
     source: str
     reports: tuple[ConversionReport, ...]
     read_bytes: int
@@ -219,15 +222,6 @@ class MultiReport(Record, frozen=True):
         lines = [str(report).partition("\n")[0] for report in self.reports]
         headline = f"{self.source!r}: {counted(len(self.reports), 'target')}, {read}"
         return several("MultiReport", headline, lines)
-
-    def _document(self) -> documents.MultiTargetReport:
-        return documents.MultiTargetReport(
-            source=self.source,
-            reports=tuple(report._document() for report in self.reports),
-            read_bytes=self.read_bytes,
-            requests=None if self.requests is None else self.requests._document(),
-            time=UNSET if self.time is None else self.time._document(),
-        )
 
 
 class PartReport(Record, frozen=True):

@@ -70,7 +70,8 @@ class TargetJob(Struct, frozen=True):
 
     @property
     def plan(self) -> Plan:
-        return self.summary.plan
+        found: Plan = self.summary.plan
+        return found
 
     @property
     def file(self) -> str:

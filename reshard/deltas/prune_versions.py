@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reshard.answers.record import Record
 from reshard.deltas.versions import VersionInfo, needed_by, unordered_ends, versions_of
 from reshard.errors import (
     CorruptError,
@@ -24,7 +25,6 @@ from reshard.formats.delta.index_values import version_order
 from reshard.formats.delta.read_delta import is_skyrl_name, open_delta, version_of_name
 from reshard.formats.safetensors.model_name import INDEX_NAME
 from reshard.geometry.sizes import format_bytes
-from reshard.record import Record
 from reshard.storage.commit_markers import is_left_unfinished
 from reshard.storage.leftovers import Leftovers, remove_leftovers
 from reshard.storage.local.staging import PARTIAL

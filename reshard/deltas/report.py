@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from msgspec import field
 
+from reshard.answers.record import Json, Record, counted, several
 from reshard.geometry.sizes import format_bytes
-from reshard.record import Record, counted, several
 
 
 class DeltaTensor(Record, frozen=True):
@@ -49,6 +50,8 @@ class DeltaReport(Record, frozen=True):
         base_identity, target_identity: the roots that the weights before and after record; "" where there is none, or a map or rules
             make other tensors.
     """
+
+    JSON: ClassVar[Json] = Json(later=("tensors", "warnings", "base_identity", "target_identity"))
 
     old: str
     new: str

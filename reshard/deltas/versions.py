@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec.structs import replace
 
+from reshard.answers.record import Json, Record
 from reshard.deltas.report import DeltaTensor
 from reshard.errors import (
     CorruptError,
@@ -31,7 +32,6 @@ from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.safetensors.model_name import INDEX_NAME, is_shard
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes
-from reshard.record import Record
 from reshard.storage.location import Location
 
 VersionKind = Literal["full", "delta", "unfinished", "unusable", "damaged"]
@@ -54,6 +54,12 @@ class VersionInfo(Record, frozen=True):
         problem: the reason why it leads nowhere; "" for none.
         tensors: the changes of a delta that was asked for by itself and whose writer counts them; else empty.
     """
+
+    JSON: ClassVar[Json] = Json(
+        later=(
+            "changed", "encoding", "checksum", "changed_elements", "is_needed", "problem", "tensors", "identity",
+        )
+    )  # fmt: skip
 
     name: str
     version: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from reshard.record import Record
+from reshard.answers.record import Record
 
 Stage = Literal[
     "checking",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from reshard.answers.shared import Strategy
 from reshard.checksums.sums import Count, Sums
 from reshard.checksums.tensor_digest import PieceCrcs
-from reshard.documents.shared import Strategy
 from reshard.formats.contents import Extent
 from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import Place
@@ -161,7 +161,7 @@ class Task(Struct, frozen=True, gc=False):
 
 
 class CastStats(Struct, frozen=True):
-    """The loss of a cast.
+    """The losses of a cast.
 
     Attributes:
         overflows: finite values that became infinite, or did not fit an integer.

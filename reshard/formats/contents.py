@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from msgspec import Struct, field
 
+from reshard.answers.record import Json
 from reshard.formats.encoding import Encoding
 from reshard.geometry.grid import Box
 from reshard.layout.tensor_spec import TensorSpec
@@ -242,7 +243,9 @@ class Leaf(Struct, frozen=True):
 
 
 class Item(Struct, frozen=True):
-    """A part of a checkpoint: a tree of leaves, or other data that is copied unchanged.
+    """An item of a checkpoint.
+
+    It is a tree of leaves, or other data that is copied unchanged.
 
     Attributes:
         name: "" for a checkpoint that is one tree without a container.
@@ -250,6 +253,8 @@ class Item(Struct, frozen=True):
         handler: the format's own name of its reader (Orbax's handler type string).
         meta: the format's metadata of the whole tree (Orbax: custom_metadata).
     """
+
+    JSON: ClassVar[Json] = Json(("name", "directory", "is_tree", "handler"))
 
     name: str
     directory: str

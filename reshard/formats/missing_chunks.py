@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from reshard.answers.record import counted
 from reshard.arguments import MissingChunks
 from reshard.errors import CorruptError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Stored
-from reshard.record import counted
 
 MOST_NAMED = 3
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, ClassVar
 
 import msgspec
+from msgspec import Meta, field
 from msgspec.structs import replace
 
-from reshard.documents.checkpoints import IdentifiedTensor, IdentityAnswer
+from reshard.answers.record import Json, Record, counted, several, warned
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
@@ -37,7 +39,6 @@ from reshard.identity.keys import PrivateKey
 from reshard.identity.leaf_tree import checked_root, is_root
 from reshard.identity.receipt import read_receipt
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
-from reshard.record import Record, counted, several, warned
 from reshard.storage.location import Location, locate
 
 
@@ -45,47 +46,38 @@ class Identification(Record, frozen=True):
     """The identity of a checkpoint's weights.
 
     Attributes:
-        root: over names, dtypes, shapes and every bit of the tensors, 64 hex digits: equal for every mesh, chunking, codec and
-            format of the same weights.
-        contents: the same without names.
-        rest: digest of the leaves that are no tensors; not every format has a place for them.
+        root: equal for every mesh, chunking, codec and format of the same weights.
+        rest: not every format has a place for these leaves.
         tensors: by name.
         nodes: by name, the hashes of each tensor's tree that ``identity.tree`` keeps, 32 bytes each.
         nbytes: decoded bytes of all tensors.
         written: the files that were written.
         seconds: wall time.
-        signer: id of the key that signed, the SHA-256 of the public key's DER; None without a key.
+        signer: the SHA-256 of the public key's DER.
         warnings: a sentence each.
     """
 
-    uri: str
-    root: str
-    contents: str
-    rest: str
-    tensors: Mapping[str, TensorIdentity]
-    nodes: Mapping[str, bytes]
-    nbytes: int
-    written: tuple[str, ...]
-    seconds: float
-    signer: str | None = None
-    warnings: tuple[str, ...] = ()
+    JSON: ClassVar[Json] = Json(
+        ("uri", "root", "contents", "rest", "nbytes", "tensors", "written", "signer", "seconds", "warnings"),
+        listed=("tensors",),
+        later=("warnings",),
+    )  # fmt: skip
 
-    def _document(self) -> IdentityAnswer:
-        return IdentityAnswer(
-            self.uri,
-            self.root,
-            self.contents,
-            self.rest,
-            self.nbytes,
-            tuple(
-                IdentifiedTensor(t.name, t.dtype, t.shape, t.top, t.crc64nvme)
-                for t in self.tensors.values()
-            ),
-            self.written,
-            self.signer,
-            self.seconds,
-            self.warnings,
-        )
+    uri: str
+    root: Annotated[
+        str, Meta(description="Over names, dtypes, shapes and bits of all tensors, 64 hex digits.")
+    ]
+    contents: Annotated[str, Meta(description="The same without names.")]
+    rest: Annotated[str, Meta(description="Digest of the leaves that are no tensors.")]
+    tensors: Mapping[str, TensorIdentity]
+    nodes: Mapping[str, bytes] = field(default_factory=dict)  # a server sends none
+    nbytes: int = 0
+    written: tuple[str, ...] = ()
+    seconds: float = 0.0
+    signer: Annotated[
+        str | None, Meta(description="Id of the key that signed; null where none did.")
+    ] = None
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(self.nbytes)}"

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from reshard.answers.record import Record, values
 from reshard.arguments import path_of
-from reshard.documents.checkpoints import SliceProofDocument
 from reshard.errors import CorruptError, FormatError, LayoutError, TreeError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
@@ -41,7 +41,6 @@ from reshard.identity.read_leaves import (
     leaves_of_box,
 )
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
-from reshard.record import Record
 from reshard.storage.location import Location
 
 if TYPE_CHECKING:
@@ -174,6 +173,18 @@ def node_of_leaves(tree: LeafTree, node: ProofNode, leaves: Mapping[int, bytes])
     return folded(b"".join([leaves[number] for number in own]), 0)
 
 
+class _Written(msgspec.Struct, frozen=True):
+    """A proof as JSON: its slice as ``start:stop`` for each dimension, and its hashes in base64."""
+
+    root: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    top: str
+    slice: str
+    proof: str
+
+
 class SliceProof(Record, frozen=True):
     """The proof that a slice is part of a tensor of an identity; ``to_dict`` gives the JSON that a server sends.
 
@@ -196,7 +207,7 @@ class SliceProof(Record, frozen=True):
     def from_dict(cls, document: Mapping[str, Any]) -> SliceProof:
         """The proof in the JSON of ``to_dict`` or of a server's ``proof.json``; checks its form alone, and raises FormatError."""
         try:
-            found = msgspec.convert(document, SliceProofDocument)
+            found = msgspec.convert(document, _Written)
             hashes = base64.b64decode(found.proof, validate=True)
         except (msgspec.ValidationError, ValueError) as error:
             raise _no_proof(str(error)) from None
@@ -251,8 +262,9 @@ class SliceProof(Record, frozen=True):
         dtype, tree = hashed_dtype(tensor), tree_of_identity(tensor)
         check_slice(self.name, tree, self.box, elements, dtype, self.hashes, tensor.top)
 
-    def _document(self) -> SliceProofDocument:
-        return SliceProofDocument(
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON that a server sends for ``/v1/tensors/proof``."""
+        written = _Written(
             self.root,
             self.name,
             self.dtype,
@@ -261,6 +273,7 @@ class SliceProof(Record, frozen=True):
             str(self.box)[1:-1].replace(" ", ""),
             base64.b64encode(self.hashes).decode(),
         )
+        return values(written)
 
     def __repr__(self) -> str:
         size = f"{len(self.hashes):,} bytes"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from reshard.answers.shared import Digest
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage
 from reshard.errors import CorruptError
@@ -19,19 +21,18 @@ _KEY_IMPLEMENTATION = "random_key_impl"
 
 
 class TensorIdentity(Struct, frozen=True):
-    """The identity of one tensor.
+    """A tensor of an identity.
 
     Attributes:
         dtype: as numpy and ml_dtypes name it; of a PRNG key its implementation.
-        top: the hash of its tree, 64 hex digits.
-        crc64nvme: the digest that ``fingerprint`` records, 16 hex digits.
+        crc64nvme: the digest that ``fingerprint`` records.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    top: str
-    crc64nvme: str
+    top: Annotated[str, Meta(description="The hash of its tree, 64 hex digits.")]
+    crc64nvme: Digest
 
     @property
     def entry(self) -> bytes:

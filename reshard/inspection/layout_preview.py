@@ -4,43 +4,66 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
-from reshard.documents.checkpoints import LaidOutTensor, LayoutAnswer
+from reshard.answers.record import Json, Record, counted, several, warned
+from reshard.answers.shared import Axes, MeshDocument, Shape
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.inspection.checkpoint_info import CheckpointInfo
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
-from reshard.layout.tensor_spec import TensorSpec, change_text
+from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.planning.target_layouts import Layout, layout_warnings, look_up, split
-from reshard.record import Record, counted, several, warned
 
 
-class TensorPreview(Record, frozen=True):
-    """A tensor with the slices that a layout gives it.
+class TensorPreview(Record, frozen=True, kw_only=True):
+    """The split of a tensor by a layout; shape and bytes are the largest shard's.
 
     Attributes:
-        source: the tensor in the checkpoint.
-        target: name, shape, dtype and layout of the target; its chunks are chosen later.
-        slices: the slices of the target.
         partition: strategy, amount and axis, if it is split by count or size.
+        source_spec, target_spec, slices: both ends and the slices of the target in detail; the target's chunks are chosen later. None
+            where a server tells it.
     """
 
-    source: TensorSpec
-    target: TensorSpec
-    slices: Grid
-    partition: Mapping[str, Any] | None = None
+    JSON: ClassVar[Json] = Json(
+        (
+            "source", "target", "shape", "dtype", "source_mesh", "source_axes", "source_shards", "target_mesh",
+            "target_axes", "target_shards", "target_shard_shape", "target_shard_bytes", "partition",
+        )
+    )  # fmt: skip
 
-    def __repr__(self) -> str:
-        return f"TensorPreview({change_text(self.source, self.target)}, shards of {list(self.slices.largest)})"
+    source: str
+    target: str
+    shape: Shape
+    dtype: str
+    source_mesh: MeshDocument | None
+    source_axes: Axes | None
+    source_shards: Shape | None
+    target_mesh: MeshDocument | None
+    target_axes: Axes | None
+    target_shards: Shape
+    target_shard_shape: Shape
+    target_shard_bytes: int
+    partition: Mapping[str, Any] | None
+    source_spec: Any = None
+    target_spec: Any = None
+    slices: Any = None
 
-    def _document(self) -> LaidOutTensor:
-        source, target = self.source, self.target
-        return LaidOutTensor(
+    @classmethod
+    def of(
+        cls,
+        source: TensorSpec,
+        target: TensorSpec,
+        slices: Grid,
+        partition: Mapping[str, Any] | None = None,
+    ) -> TensorPreview:
+        """The record of a tensor with the slices that a layout gives it."""
+        return cls(
             source=source.name,
             target=target.name,
             shape=target.shape,
@@ -50,46 +73,50 @@ class TensorPreview(Record, frozen=True):
             source_shards=source.slices.parts if source.layout else None,
             target_mesh=target._mesh_document,
             target_axes=target._axes,
-            target_shards=self.slices.parts,
-            target_shard_shape=self.slices.largest,
-            target_shard_bytes=self.shard_bytes,
-            partition=self.partition,
+            target_shards=slices.parts,
+            target_shard_shape=slices.largest,
+            target_shard_bytes=math.prod(slices.largest) * target.itemsize,
+            partition=partition,
+            source_spec=source,
+            target_spec=target,
+            slices=slices,
         )
+
+    def __repr__(self) -> str:
+        changed = self.source_spec.change_to(self.target_spec)
+        return f"TensorPreview({changed}, shards of {list(self.target_shard_shape)})"
 
     @property
     def is_partitioned(self) -> bool:
         """True if it is split by count or size instead of by mesh axes."""
         return self.partition is not None
 
-    @property
-    def target_bytes(self) -> int:
-        """Decoded bytes of the whole target tensor."""
-        return self.target.nbytes
 
-    @property
-    def shard_bytes(self) -> int:
-        """Decoded bytes of the largest shard; over a mesh all shards are equal, and each device has one."""
-        return math.prod(self.slices.largest) * self.target.itemsize
+class LayoutPreview(Record, frozen=True, kw_only=True):
+    """Every tensor that a layout keeps; shapes and bytes are the largest shard's.
 
+    Attributes:
+        file, source: set where a command or a server previews.
+    """
 
-class LayoutPreview(Record, frozen=True):
-    """Every tensor that a layout keeps, and warnings."""
+    JSON: ClassVar[Json] = Json(later=("warnings",))
 
+    file: Annotated[
+        str | UnsetType | None,
+        Meta(description="The stored layout's name, if the request names one."),
+    ] = UNSET
+    source: str | UnsetType = UNSET
     tensors: tuple[TensorPreview, ...]
-    warnings: tuple[str, ...]
+    device_bytes: Annotated[int, Meta(description="Bytes on each device of the mesh.")]
+    partitioned_bytes: Annotated[
+        int, Meta(description="Bytes of tensors that are split by count or size instead.")
+    ]
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        each = sum(tensor.shard_bytes for tensor in self.tensors if not tensor.is_partitioned)
-        headline = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(each)} on each device"
+        size = format_bytes(self.device_bytes)
+        headline = f"{counted(len(self.tensors), 'tensor')}, {size} on each device"
         return several("LayoutPreview", headline, self.tensors, warned(self.warnings))
-
-    def _document(self) -> LayoutAnswer:
-        return LayoutAnswer(
-            tensors=tuple(tensor._document() for tensor in self.tensors),
-            device_bytes=sum(t.shard_bytes for t in self.tensors if not t.is_partitioned),
-            partitioned_bytes=sum(t.target_bytes for t in self.tensors if t.is_partitioned),
-            warnings=self.warnings,
-        )
 
 
 def preview(info: CheckpointInfo, layout: Layout | None) -> LayoutPreview:
@@ -103,8 +130,13 @@ def preview(info: CheckpointInfo, layout: Layout | None) -> LayoutPreview:
     kept = rewrites(changes, [leaf.name for leaf in info.leaves], specs, keys)
     look_up(layout, [r.target for r in kept if r.source in specs])
     tensors = tuple(_tensor_preview(specs[r.source], r, layout) for r in kept if r.source in specs)
-    names, sources = [t.target.name for t in tensors], [t.source for t in tensors]
-    return LayoutPreview(tensors, tuple(layout_warnings(layout, names, sources)))
+    names, sources = [t.target for t in tensors], [t.source_spec for t in tensors]
+    return LayoutPreview(
+        tensors=tensors,
+        device_bytes=sum(t.target_shard_bytes for t in tensors if not t.is_partitioned),
+        partitioned_bytes=sum(t.target_spec.nbytes for t in tensors if t.is_partitioned),
+        warnings=tuple(layout_warnings(layout, names, sources)),
+    )
 
 
 def _tensor_preview(source: TensorSpec, rewrite: Rewrite, layout: Layout | None) -> TensorPreview:
@@ -113,4 +145,5 @@ def _tensor_preview(source: TensorSpec, rewrite: Rewrite, layout: Layout | None)
     bare = TensorSpec(rewrite.target, source.shape, dtype, whole)
     parts = split(bare, source, layout)
     placed = None if parts.partition is not None else parts.layout
-    return TensorPreview(source, replace(bare, layout=placed), parts.slices, parts.partition)
+    target = replace(bare, layout=placed)
+    return TensorPreview.of(source, target, parts.slices, parts.partition)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from datetime import datetime
 
+from reshard.answers.record import Record
 from reshard.arguments import path_of
 from reshard.errors import NotACheckpointError, PlanError
 from reshard.formats.known_formats import files_of
 from reshard.formats.registry import is_no_run, refuse_missing
 from reshard.formats.steps import begun_steps, refuse_several_words, run_steps
-from reshard.record import Record
 from reshard.storage.calls import each_at_once
 from reshard.storage.leftovers import FolderSize, files_size, folder_size
 from reshard.storage.location import Location, locate

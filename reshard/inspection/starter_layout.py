@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reshard.documents.shared import Axes
+from reshard.answers.shared import Axes
 from reshard.geometry.sizes import format_bytes
 from reshard.inspection.checkpoint_info import CheckpointInfo
 from reshard.layout.axes import axis_names, normal_axes, used_axes

@@ -22,7 +22,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.documents.shared import Axes
+from reshard.answers.shared import Axes
 
 _DIGITS = re.compile(r"[0-9]+")
 _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import operator
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
 
-from reshard.documents.shared import Axes, MeshDocument
+from reshard.answers.shared import Axes, MeshDocument
 from reshard.errors import LayoutError
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Box, Grid
@@ -40,6 +41,11 @@ class TensorSpec(Struct, frozen=True):
     def __repr__(self) -> str:
         axes = "" if self.layout is None else f" {show_axes(self.layout.axes)}"
         return f"TensorSpec({self.name!r}: {self.dtype} {list(self.shape)}{axes})"
+
+    def change_to(self, target: TensorSpec) -> str:
+        """The change from this to ``target``, on one line."""
+        names, dtypes = (self.name, target.name), (self.dtype, target.dtype)
+        return change_text(names, dtypes, target.shape, (self._axes, target._axes))
 
     @property
     def itemsize(self) -> int:
@@ -86,17 +92,21 @@ class TensorSpec(Struct, frozen=True):
         return self.chunk_shape if self.chunk_shape is not None else self.storage.box(index).shape
 
 
-def change_text(source: TensorSpec, target: TensorSpec) -> str:
+def change_text(
+    names: tuple[str, str],
+    dtypes: tuple[str, str],
+    shape: Sequence[int],
+    axes: tuple[Axes | None, Axes | None],
+) -> str:
     """The change to a tensor, on one line; a name, dtype or layout that stays the same is shown once.
 
-    >>> whole = Grid.whole((4, 2))
-    >>> change_text(TensorSpec("a", (4, 2), "float32", whole), TensorSpec("b", (4, 2), "int8", whole))
+    >>> change_text(("a", "b"), ("float32", "int8"), (4, 2), (None, None))
     "'a' → 'b': float32 → int8 [4, 2]"
     """
-    axes = ["" if s.layout is None else show_axes(s.layout.axes) for s in (source, target)]
-    split = _pair(axes[0] or "not recorded", axes[1] or "not recorded") if any(axes) else ""
-    named = _pair(repr(source.name), repr(target.name))
-    return f"{named}: {_pair(source.dtype, target.dtype)} {list(target.shape)} {split}".rstrip()
+    shown = ["not recorded" if each is None else show_axes(each) for each in axes]
+    split = "" if axes == (None, None) else _pair(shown[0], shown[1])
+    named = _pair(repr(names[0]), repr(names[1]))
+    return f"{named}: {_pair(*dtypes)} {list(shape)} {split}".rstrip()
 
 
 def _pair(before: str, after: str) -> str:

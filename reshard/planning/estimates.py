@@ -10,16 +10,14 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
+from reshard.answers.record import Json, Record
 from reshard.arguments import check_positive
-from reshard.documents.plans import PlannedTime
-from reshard.documents.shared import PlannedRequests, document_of
 from reshard.errors import PlanError
 from reshard.planning.plans import MultiPlan
-from reshard.record import Record
-from reshard.storage.requests import NONE, RequestRates, Requests, RequestTraits
+from reshard.storage.requests import NONE, PlannedRequests, RequestRates, Requests, RequestTraits
 
 SECONDS_PER_FILE_BYTE = 1 / 4e9
 """System calls that read or write a byte of a file (measured: 0.2 to 0.3 s per GB in each direction)."""
@@ -89,11 +87,11 @@ class RequestPlan(Record, frozen=True):
         rounds = self.steps.total + self.metadata.total / METADATA_AT_ONCE
         return rounds * latency_s + self._moving_s(latency_s, bytes_per_s)
 
-    def _document(self, **link: float) -> PlannedRequests:
+    def on_link(self, **link: float) -> PlannedRequests:
         """The requests, and their time on a link; ``link`` has the arguments of ``seconds``."""
         link = {"latency_s": self.LATENCY_S, "bytes_per_s": self.BYTES_PER_S, **link}
-        requests, seconds = self.requests(**link), self.seconds(**link)
-        return document_of(requests, PlannedRequests, total=requests.total, **link, seconds=seconds)
+        counts: dict[str, Any] = {**structs.asdict(self.requests(**link)), **link}
+        return PlannedRequests(**counts, seconds=self.seconds(**link))
 
     def _moving_s(self, latency_s: float, bytes_per_s: float) -> float:
         waiting_s = self.data.total * latency_s / max(1, self.workers)
@@ -115,6 +113,19 @@ class TimePlan(Record, frozen=True):
             without a bucket, since no limits of file systems are known.
     """
 
+    JSON: ClassVar[Json] = Json(
+        (
+            "hosts",
+            "cores",
+            "nic_bytes_per_s",
+            "cores_s",
+            "network_s",
+            "store_s",
+            "seconds",
+            "bottleneck",
+        )
+    )
+
     hosts: int
     cores: int
     nic_bytes_per_s: float | None
@@ -125,9 +136,6 @@ class TimePlan(Record, frozen=True):
     def after(self, core_s: float) -> TimePlan:
         """The same plan, plus so many processor seconds that one host spends after the tasks, on all of its cores."""
         return replace(self, cores_s=self.cores_s + core_s / self.cores) if core_s else self
-
-    def _document(self) -> PlannedTime:
-        return document_of(self, PlannedTime, seconds=self.seconds, bottleneck=self.bottleneck)
 
     @property
     def seconds(self) -> float:

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from reshard.documents.shared import Strategy
+from reshard.answers.record import counted, several
+from reshard.answers.shared import Strategy
 from reshard.geometry.grid import Box, Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.geometry.view import View
-from reshard.layout.tensor_spec import TensorSpec, change_text
+from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.record import counted, several
 
 
 class Side(Struct, frozen=True, gc=False):
@@ -97,7 +97,7 @@ class Fill(Struct, frozen=True, gc=False):
     at_once: bool = False
 
     def __repr__(self) -> str:
-        return f"Fill({change_text(self.source.spec, self.target.spec)}, {self.strategy})"
+        return f"Fill({self.source.spec.change_to(self.target.spec)}, {self.strategy})"
 
     @property
     def piece(self) -> Piece:
@@ -145,7 +145,7 @@ class TensorPlan(Struct, frozen=True, gc=False):
     fills: tuple[Fill, ...]
 
     def __repr__(self) -> str:
-        return f"TensorPlan({change_text(self.source.spec, self.target.spec)}, {self.strategy})"
+        return f"TensorPlan({self.source.spec.change_to(self.target.spec)}, {self.strategy})"
 
     @property
     def name(self) -> str:

@@ -26,7 +26,7 @@ from itertools import pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.documents.shared import Strategy
+from reshard.answers.shared import Strategy
 from reshard.geometry.grid import Box, Cuts, Grid
 from reshard.planning.piece import Piece, spans_chunks
 from reshard.planning.plans import Fill, Price, Side, around

@@ -25,7 +25,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from reshard.documents.shared import Strategy
+from reshard.answers.shared import Strategy
 from reshard.formats.encoding import CHECKSUM
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from reshard.documents.shared import Strategy
+from reshard.answers.shared import Strategy
 from reshard.errors import MemoryBudgetError
 from reshard.geometry.grid import Cuts, Grid
 from reshard.geometry.view import View

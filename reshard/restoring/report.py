@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 from msgspec import field
 
+from reshard.answers.record import Record, counted, several, warned
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
-from reshard.record import Record, counted, several, warned
 from reshard.restoring.outputs import NumpyArray
 from reshard.restoring.plan import RestorePlan
 from reshard.restoring.tensor_read import Restored

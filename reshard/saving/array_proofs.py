@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reshard.answers.record import Record, counted, several
 from reshard.geometry.grid import Box
 from reshard.geometry.sizes import format_bytes
-from reshard.record import Record, counted, several
 
 SHOWN_BOXES = 3
 """Most differing parts that a report names; it counts the bytes of all."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.answers.record import Record
 from reshard.errors import MissingError, StorageError
-from reshard.record import Record
 from reshard.storage.buckets import counts
 from reshard.storage.buckets.errors import bucket_errors
 from reshard.storage.buckets.store import BucketStore

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, structs
+from typing import Annotated, ClassVar
 
-from reshard.documents.shared import BucketRequests, document_of
-from reshard.record import Record
+from msgspec import Meta, Struct, structs
+
+from reshard.answers.record import Json, Record
+
+KINDS = ("list", "head", "get", "put", "part", "delete", "copy")
+MEMBERS = (*KINDS, "received_bytes", "sent_bytes", "total")
 
 
 class Requests(Record, frozen=True):
-    """The number of requests of each kind, and bytes of objects.
+    """Requests to buckets, by kind, and bytes of objects.
 
     Attributes:
         list: a page of a listing, of up to a thousand names.
@@ -33,8 +37,7 @@ class Requests(Record, frozen=True):
     received_bytes: int = 0
     sent_bytes: int = 0
 
-    def _document(self) -> BucketRequests:
-        return document_of(self, BucketRequests, total=self.total)
+    JSON: ClassVar[Json] = Json(MEMBERS)
 
     def __add__(self, other: Requests) -> Requests:
         return Requests(*map(sum, zip(structs.astuple(self), structs.astuple(other), strict=True)))
@@ -48,13 +51,22 @@ class Requests(Record, frozen=True):
     @property
     def by_kind(self) -> dict[str, int]:
         """The number of each kind, in the order of display."""
-        found = structs.asdict(self)
-        return {kind: count for kind, count in found.items() if not kind.endswith("_bytes")}
+        return {kind: getattr(self, kind) for kind in KINDS}
 
     @property
     def total(self) -> int:
         """The number of all requests."""
         return sum(self.by_kind.values())
+
+
+class PlannedRequests(Requests, frozen=True, kw_only=True):
+    """Requests to buckets, and the time that they take."""
+
+    JSON: ClassVar[Json] = Json((*MEMBERS, "latency_s", "bytes_per_s", "seconds"))
+
+    latency_s: Annotated[float, Meta(description="Of one request.")]
+    bytes_per_s: Annotated[float, Meta(description="Of all requests together.")]
+    seconds: float
 
 
 NONE = Requests()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from reshard.documents.comparisons import Status
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import digests_with_casts, tensor_digests
@@ -17,7 +16,7 @@ from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Cast, kind_of
 from reshard.planning.rules import Pairing, pair_by_name
 from reshard.verification.diff_report import LeafDiff, LeafStatus, no_place_warnings
-from reshard.verification.verify_report import TensorVerdict, Verification
+from reshard.verification.verify_report import AppliedRules, Status, TensorVerdict, Verification
 
 
 def compare_stored(
@@ -43,8 +42,7 @@ def compare_stored(
         damage=pairing.damage,
         warnings=(*pairing.warnings, *no_place_warnings(a.uri, b.uri, leaves)),
         dropped=pairing.dropped,
-        rules=pairing.rules,
-        rules_from=pairing.rules_from,
+        rules=AppliedRules.of(pairing.rules, pairing.rules_from),
         leaves=leaves,
     )
 

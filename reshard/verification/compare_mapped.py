@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.documents.comparisons import Comparison
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import tensor_digests
@@ -20,7 +19,7 @@ from reshard.maps.make import in_parts, make_tensors
 from reshard.maps.mapped import Mapped, MappedTensor
 from reshard.maps.mapped_checkpoint import mapped_tensors, unequal
 from reshard.planning.rules import RulesFrom
-from reshard.verification.verify_report import TensorVerdict, Verification
+from reshard.verification.verify_report import AppliedRules, Comparison, TensorVerdict, Verification
 
 
 def compare_mapped(
@@ -53,9 +52,9 @@ def compare_mapped(
         tuple(_verdicts(b, mapping, found.made, in_b, damage)),
         damage=(*unreadable, *_untied(a, mapping, found.sources, limits)),
         dropped=dropped,
-        rules=changes or None,
-        rules_from="given" if changes and map_from == "given" else None,
-        map_from=map_from,
+        rules=AppliedRules.of(changes, "given" if changes and map_from == "given" else None),
+        map=map_from,
+        is_by_rules=bool(changes),
     )
 
 

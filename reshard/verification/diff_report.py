@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
-from reshard.documents.comparisons import DiffAnswer, DiffTensor, VerifiedLeaf
-from reshard.documents.shared import document_of
-from reshard.record import Record
+from reshard.answers.record import Json, Record
 from reshard.verification.elements import ComparedAs
 
 DiffStatus = Literal["equal", "different", "only in A", "only in B"]
@@ -69,7 +67,7 @@ class TensorDiff(Record, frozen=True):
 
 
 class LeafDiff(Record, frozen=True):
-    """The difference of a leaf that is not a tensor in both checkpoints.
+    """The comparison of a leaf that is not a tensor on both sides: a string, None or an empty container.
 
     Attributes:
         name: in B; in A for a leaf that only A has.
@@ -129,6 +127,11 @@ class DiffReport(Record, frozen=True):
         warnings: one sentence each for leaves that are not compared, and for parts that a checkpoint lacks or leaves out.
     """
 
+    JSON: ClassVar[Json] = Json(
+        ("a", "b", "equal", "differences", "warnings", "tensors", "leaves", "seconds"),
+        listed=("tensors", "leaves"),
+    )
+
     a: str
     b: str
     tensors: Mapping[str, TensorDiff]
@@ -136,17 +139,10 @@ class DiffReport(Record, frozen=True):
     seconds: float
     warnings: tuple[str, ...] = ()
 
-    def _document(self) -> DiffAnswer:
-        return DiffAnswer(
-            a=self.a,
-            b=self.b,
-            equal=not self.differences,
-            differences=self.differences,
-            warnings=self.warnings,
-            tensors=tuple(document_of(tensor, DiffTensor) for tensor in self.tensors.values()),
-            leaves=tuple(document_of(leaf, VerifiedLeaf) for leaf in self.leaves.values()),
-            seconds=self.seconds,
-        )
+    @property
+    def equal(self) -> bool:
+        """True if nothing differs."""
+        return not self.differences
 
     @property
     def differences(self) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
-from msgspec import structs
+from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.documents.checkpoints import FingerprintAnswer, TensorDigest
+from reshard.answers.record import Json, Record, counted, several, warned
+from reshard.answers.shared import Digest
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
@@ -25,15 +27,21 @@ from reshard.formats.slices.record_files import (
     room_for_records,
 )
 from reshard.geometry.sizes import format_bytes
-from reshard.record import Record, counted, several, warned
 from reshard.storage.location import Location, locate
+
+
+class TensorDigest(Struct, frozen=True):
+    """The recorded digest of a tensor."""
+
+    name: str
+    digest: Digest
 
 
 class Fingerprint(Record, frozen=True):
     """The recorded digests.
 
     Attributes:
-        tensors: CRC-64/NVME of each tensor's row-major bytes, by name, 16 hex digits.
+        tensors: the digests of each tensor's row-major bytes, by name.
         files: the number of other files with a recorded digest.
         nbytes: decoded bytes of all tensors.
         written: the slices.json files that were written.
@@ -41,24 +49,22 @@ class Fingerprint(Record, frozen=True):
         warnings: a sentence about chunks that are not stored, if there are any: their fill value is in the digests.
     """
 
+    JSON: ClassVar[Json] = Json(listed=("tensors",), later=("warnings",))
+
     uri: str
-    tensors: dict[str, str]
+    tensors: Mapping[str, TensorDigest]
     files: int
     nbytes: int
     written: tuple[str, ...]
     seconds: float
     warnings: tuple[str, ...] = ()
 
-    def _document(self) -> FingerprintAnswer:
-        named = tuple(TensorDigest(name, digest) for name, digest in self.tensors.items())
-        return FingerprintAnswer(**{**structs.asdict(self), "tensors": named})
-
     def __repr__(self) -> str:
         size = f"{counted(len(self.tensors), 'tensor')}, {format_bytes(self.nbytes)}"
         headline = (
             f"{self.uri!r}: {size} and {counted(self.files, 'other file')} in {self.seconds:.1f} s"
         )
-        digests = [f"{name!r}: {digest}" for name, digest in self.tensors.items()]
+        digests = [f"{one.name!r}: {one.digest}" for one in self.tensors.values()]
         return several(
             "Fingerprint",
             headline,
@@ -89,7 +95,7 @@ def fingerprint_checkpoint(
         written = publish_records(root, folders, digests, read)
     return Fingerprint(
         chosen.path,
-        digests,
+        {name: TensorDigest(name, digest) for name, digest in digests.items()},
         sum(len(folder.files) for folder in folders),
         sum(t.spec.nbytes for t in reader.tensors.values()),
         tuple(map(str, written)),

@@ -135,7 +135,7 @@ def verify_checkpoints(
         files=tuple(chain.from_iterable(s.files for s in sides)),
         damage=(*(d for s in sides for d in s.damage), *found.damage),
         warnings=tuple(_warnings(sides, found, missing.values(), missing_chunks)),
-        missing_chunks={side: numbers(lacking) for side, lacking in missing.items() if lacking},
+        missing_chunks={side: numbers(missing.get(side, {})) for side in ("A", "B")},
     )
 
 

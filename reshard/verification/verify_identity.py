@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from reshard.documents.comparisons import Status
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
@@ -24,7 +23,12 @@ from reshard.identity.leaf_tree import is_root
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
 from reshard.storage.location import locate, real_text
 from reshard.verification.verify import verify_checkpoints
-from reshard.verification.verify_report import IdentityVerdict, TensorVerdict, Verification
+from reshard.verification.verify_report import (
+    IdentityVerdict,
+    Status,
+    TensorVerdict,
+    Verification,
+)
 
 
 class ExpectedRoot(Struct, frozen=True):

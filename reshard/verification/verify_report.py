@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import UNSET, field
+from msgspec import Meta, field
 
-from reshard.documents.comparisons import (
-    Comparison,
-    Status,
-    VerificationAnswer,
-    VerifiedFile,
-    VerifiedIdentity,
-    VerifiedLeaf,
-    VerifiedReceipt,
-    VerifiedRules,
-    VerifiedTensor,
-)
-from reshard.documents.shared import document_of
+from reshard.answers.record import Json, Record, counted, several, warned
+from reshard.answers.shared import Digest, MissingNumbers
 from reshard.formats.slices.file_digests import FileVerdict
 from reshard.layout.changes import Changes
 from reshard.planning.rules import RulesFrom
-from reshard.record import Record, counted, several, warned
 from reshard.verification.diff_report import LeafDiff
+
+Status = Literal[
+    "equal",
+    "different",
+    "damaged",
+    "only in A",
+    "only in B",
+    "recorded",
+    "checksum",
+    "not recorded",
+]
+Comparison = Literal["exact", "cast", "computed"]
 
 AGREEING: frozenset[Status] = frozenset({"equal", "recorded", "checksum"})
 
 
 class TensorVerdict(Record, frozen=True):
-    """The result of comparing one tensor.
+    """The comparison of one tensor.
 
     Attributes:
         name: in B; in A for a tensor that only A has.
@@ -48,8 +50,8 @@ class TensorVerdict(Record, frozen=True):
 
     name: str
     status: Status
-    digest_a: str | None
-    digest_b: str | None
+    digest_a: Digest | None
+    digest_b: Digest | None
     detail: str = ""
     source: str | None = None
     comparison: Comparison = "exact"
@@ -69,34 +71,39 @@ class TensorVerdict(Record, frozen=True):
 
 
 class IdentityVerdict(Record, frozen=True):
-    """The root of the weights, and the expected one.
+    """The root of the weights beside the one that was expected.
 
     Attributes:
-        root: of the weights, computed anew, 64 hex digits; None if they cannot be read.
         expected: the given or signed root, or the one that a file records.
-        signer: id of the key that signed ``expected``; None without a given key.
-        recorded_in: the file that records ``expected``; None if the root was given or signed.
-        name, version, signed_at: the signed statement about the weights; "" for a fact that it lacks.
+        recorded_in: None if the root was given or signed.
+        name, version, signed_at: "" for a fact that the signed statement lacks.
     """
 
-    root: str | None
+    JSON: ClassVar[Json] = Json(left_out=("recorded_in", "name", "version", "signed_at"))
+
+    root: Annotated[
+        str | None,
+        Meta(
+            description="Of the weights, computed anew, 64 hex digits; null where they cannot be read."
+        ),
+    ]
     expected: str
-    signer: str | None = None
-    recorded_in: str | None = None
-    name: str = ""
-    version: str = ""
-    signed_at: str = ""
+    signer: Annotated[
+        str | None,
+        Meta(description="Id of the key that signed the expected root; null without one."),
+    ] = None
+    recorded_in: Annotated[
+        str | None,
+        Meta(description="The file that records the expected root, where it was not given itself."),
+    ] = None
+    name: Annotated[str, Meta(description="Of the model, where the signature says it.")] = ""
+    version: Annotated[str, Meta(description="Of the model, likewise.")] = ""
+    signed_at: Annotated[str, Meta(description="When it was signed, likewise.")] = ""
 
     @property
     def is_difference(self) -> bool:
         """True if the weights have another root."""
         return self.root != self.expected
-
-    def _document(self) -> VerifiedIdentity:
-        said = (text or UNSET for text in (self.name, self.version, self.signed_at))
-        return VerifiedIdentity(
-            self.root, self.expected, self.signer, self.recorded_in or UNSET, *said
-        )
 
     def __repr__(self) -> str:
         verdict = f"not {self.expected}" if self.is_difference else "as expected"
@@ -105,20 +112,16 @@ class IdentityVerdict(Record, frozen=True):
 
 
 class ReceiptVerdict(Record, frozen=True):
-    """The roots of both checkpoints, and those that a receipt names.
+    """The roots of both checkpoints beside those that a receipt names."""
 
-    Attributes:
-        source: root of A, computed anew, 64 hex digits; None if it cannot be computed.
-        expected_source: the root of A that the receipt names.
-        target, expected_target: the same of B.
-        reshard: the version that wrote the receipt.
-    """
-
-    source: str | None
+    source: Annotated[
+        str | None,
+        Meta(description="Root of A, computed anew; null where it cannot be computed."),
+    ]
     expected_source: str
-    target: str | None
+    target: Annotated[str | None, Meta(description="The same of B.")]
     expected_target: str
-    reshard: str
+    reshard: Annotated[str, Meta(description="Version that wrote the receipt.")]
 
     @property
     def differences(self) -> tuple[str, ...]:
@@ -134,6 +137,25 @@ class ReceiptVerdict(Record, frozen=True):
         return f"ReceiptVerdict({'; '.join(self.differences) or 'both roots are as it names them'})"
 
 
+class AppliedRules(Changes, frozen=True, kw_only=True):
+    """The rules by which B was made from A.
+
+    Attributes:
+        from_: the caller gave them, or B records them.
+    """
+
+    JSON: ClassVar[Json] = Json(("from_", "select", "drop", "rename", "cast"))
+
+    from_: Literal["recorded", "given"] = field(name="from")
+
+    @classmethod
+    def of(cls, rules: Changes | None, from_: RulesFrom | None) -> AppliedRules | None:
+        """The rules with their origin; None without either."""
+        if rules is None or from_ is None:
+            return None
+        return cls(rules.select, rules.drop, rules.rename, rules.cast, from_=from_)
+
+
 class Verification(Record, frozen=True):
     """The result of comparing two checkpoints, or one with its record.
 
@@ -141,17 +163,23 @@ class Verification(Record, frozen=True):
         files: every file that was compared with a record, of A and of B.
         damage: the reasons why a checkpoint with a record of itself could not be read; empty if it could.
         warnings: one sentence each.
-        dropped: tensors of A that the rules leave out of B; they do not count as differences.
-        rules: the rules by which B was made of A; None if tensors were compared name by name.
-        rules_from: the origin of the rules: the caller, or B's record.
-        leaves: leaves that are not a tensor on both sides: strings, None and empty containers. Empty without B: files
-            hold them, and are compared with their record.
-        map_from: the origin of the map by which B was made of A: the caller, or B's record; None without a map.
-        receipt: both roots and those of the receipt, if one was given; ``rules`` are its rules.
-        identity: the compared root, if one was expected; then ``tensors`` are compared with the identity of that root, if it is
-            at hand.
-        missing_chunks: for "A" and "B", the number of chunks of each tensor that are not stored and were read as fill values.
+        dropped: they do not count as differences.
+        leaves: empty without B: files hold them, and are compared with their record.
+        map: None without a map.
+        receipt: ``rules`` are its rules.
+        identity: ``tensors`` are compared with the identity of the expected root, if it is at hand.
+        missing_chunks: the number of chunks by the name of each tensor of "A" and of "B"; they were read as fill values.
+        is_by_rules: true if the map that B records was applied with rules.
     """
+
+    JSON: ClassVar[Json] = Json(
+        (
+            "a", "b", "equal", "differences", "damage", "warnings", "rules", "dropped", "missing_chunks", "files", "tensors",
+            "leaves", "map", "identity", "receipt",
+        ),
+        left_out=("map", "identity", "receipt"),
+        later=("warnings", "rules", "dropped", "missing_chunks", "leaves"),
+    )  # fmt: skip
 
     a: str
     b: str | None
@@ -159,14 +187,38 @@ class Verification(Record, frozen=True):
     files: tuple[FileVerdict, ...] = ()
     damage: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    rules: Changes | None = None
-    rules_from: RulesFrom | None = None
-    leaves: tuple[LeafDiff, ...] = ()
-    missing_chunks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    map_from: RulesFrom | None = None
-    identity: IdentityVerdict | None = None
-    receipt: ReceiptVerdict | None = None
+    dropped: Annotated[
+        tuple[str, ...], Meta(description="Tensors of A that the rules leave out of B.")
+    ] = ()
+    rules: Annotated[
+        AppliedRules | None,
+        Meta(
+            description="The rules by which B was made from A; null if tensors are compared by name."
+        ),
+    ] = None
+    leaves: Annotated[
+        tuple[LeafDiff, ...],
+        Meta(
+            description="Leaves that are not a tensor on both sides: strings, None, empty containers."
+        ),
+    ] = ()
+    missing_chunks: Annotated[
+        Mapping[str, MissingNumbers],
+        Meta(description="Of A and of B, the chunks that are not stored."),
+    ] = field(default_factory=lambda: {"A": {}, "B": {}})
+    map: Annotated[
+        RulesFrom | None,
+        Meta(description="Of a comparison with what a map makes of A: whose map it is."),
+    ] = None
+    identity: Annotated[
+        IdentityVerdict | None,
+        Meta(description="Of a comparison with a root: both roots, and who signed."),
+    ] = None
+    receipt: Annotated[
+        ReceiptVerdict | None,
+        Meta(description="Of a comparison by a receipt: both roots, and those that it names."),
+    ] = None
+    is_by_rules: bool = False
 
     def __repr__(self) -> str:
         tensors, files = counted(len(self.tensors), "tensor"), counted(len(self.files), "file")
@@ -185,31 +237,11 @@ class Verification(Record, frozen=True):
         headline = f"{self.a!r} against {against}: {tensors}, {files}, {verdict}"
         return several("Verification", headline, unlike, [*self.damage, *warned(self.warnings)])
 
-    def _document(self) -> VerificationAnswer:
-        agree = self.identity is not None or all(t.status in AGREEING for t in self.tensors)
-        return VerificationAnswer(
-            a=self.a,
-            b=self.b,
-            equal=agree and not self.differences,
-            differences=self.differences,
-            damage=self.damage,
-            warnings=self.warnings,
-            rules=self._rules,
-            dropped=self.dropped,
-            missing_chunks={s: self.missing_chunks.get(s, {}) for s in ("A", "B")},
-            files=tuple(document_of(file, VerifiedFile) for file in self.files),
-            tensors=tuple(document_of(tensor, VerifiedTensor) for tensor in self.tensors),
-            leaves=tuple(document_of(leaf, VerifiedLeaf) for leaf in self.leaves),
-            map=UNSET if self.map_from is None else self.map_from,
-            identity=UNSET if self.identity is None else self.identity._document(),
-            receipt=UNSET if self.receipt is None else document_of(self.receipt, VerifiedReceipt),
-        )
-
     @property
-    def _rules(self) -> VerifiedRules | None:
-        if self.rules is None or self.rules_from is None:
-            return None
-        return document_of(self.rules, VerifiedRules, from_=self.rules_from)
+    def equal(self) -> bool:
+        """True if everything was compared, and agrees."""
+        agree = self.identity is not None or all(t.status in AGREEING for t in self.tensors)
+        return agree and not self.differences
 
     @property
     def differences(self) -> int:

@@ -19,7 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from reshard.errors import ReshardError
-from reshard.surface.places import Location
+from reshard.storage.location import Location
 from reshard_server.app import create_app
 from reshard_server.auth.tokens import load_tokens
 from reshard_server.db.database import open_migrated, shown, state_locked

@@ -33,8 +33,8 @@ from pydantic_settings import (
 )
 
 from reshard.errors import ReshardError
-from reshard.surface.places import Location, locate
-from reshard.surface.words import parse_bytes, shortest_bytes
+from reshard.geometry.sizes import parse_bytes, shortest_bytes
+from reshard.storage.location import Location, locate
 from reshard_server.errors.value_errors import expected
 
 MIB = 1 << 20

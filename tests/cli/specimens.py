@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from reshard.conversion.plan import ConversionPlan, PlannedTensor
+from reshard.answers.shared import RecordedMesh
+from reshard.conversion.plan import ConversionPlan, PlannedTensor, PlanTotals
 from reshard.conversion.report import ConversionReport, TensorReport
 from reshard.engine.task import CastStats
-from reshard.formats.contents import Container, Item, Leaf, PathKey
+from reshard.formats.contents import Item, Leaf, PathKey, StoredTensor
 from reshard.formats.encoding import Encoding
 from reshard.geometry.grid import Grid
-from reshard.inspection.checkpoint_info import CheckpointInfo, TensorInfo
+from reshard.inspection.checkpoint_info import CheckpointInfo, LeafInfo, TensorInfo
 from reshard.layout.axes import AxesLike
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
@@ -38,13 +39,31 @@ def info(
     *specs: TensorSpec, digest: str | None = None, others: tuple[str, ...] = ()
 ) -> CheckpointInfo:
     """A checkpoint of these tensors, with other leaves."""
-    tensors = {s.name: TensorInfo(s, Encoding("zstd", 3), digest, False, "") for s in specs}
+    meshes = dict.fromkeys(s.layout.device_mesh for s in specs if s.layout is not None)
+    numbers = {mesh: number for number, mesh in enumerate(meshes)}
+    tensors = {
+        s.name: TensorInfo.of(
+            StoredTensor(s, Encoding("zstd", 3), b"", may_be_missing=False, digest=digest),
+            mesh_number=numbers.get(s.layout and s.layout.device_mesh),
+        )
+        for s in specs
+    }
     leaves = tuple(
         Leaf(name, tuple(map(PathKey, name.split("/"))), tensor=name not in others)
         for name in (*(s.name for s in specs), *others)
     )
-    container = Container("v0", (Item("", "", True),))
-    return CheckpointInfo("ckpt/1000", "orbax", container, tensors, leaves)
+    return CheckpointInfo(
+        uri="ckpt/1000",
+        format="orbax",
+        style="v0",
+        nbytes=sum(s.nbytes for s in specs),
+        tensors=tensors,
+        items=(Item("", "", True),),
+        meshes=tuple(
+            RecordedMesh(m.axis_names, m.shape, m.axis_types, m.device_ids) for m in numbers
+        ),
+        leaves=tuple(map(LeafInfo.of, leaves)),
+    )
 
 
 def planned(
@@ -63,9 +82,16 @@ def planned(
         for source, target in pairs
     ]
     plan = make_plan(wanted_pieces, 1 << 30, 2, 5 << 20)
-    tensors = tuple(PlannedTensor(m.source.spec, m.target.spec, m) for m in list(plan.fills))
     return ConversionPlan(
-        "ckpt/1000", "served", plan, tensors, carried, dropped, warnings, free_bytes=64 << 30
+        source="ckpt/1000",
+        target="served",
+        tensors=tuple(map(PlannedTensor.of, plan.tensors)),
+        totals=PlanTotals.of(plan, plan.peak_bytes),
+        carried=carried,
+        dropped=dropped,
+        warnings=warnings,
+        free_bytes=64 << 30,
+        plan=plan,
     )
 
 

@@ -13,7 +13,7 @@ import reshard
 from reshard.cli.app import run
 from reshard.errors import PlanError, VerificationError
 from reshard.verification.diff_report import DiffReport, TensorDiff
-from reshard.verification.fingerprint import Fingerprint
+from reshard.verification.fingerprint import Fingerprint, TensorDigest
 from reshard.verification.verify_report import TensorVerdict, Verification
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
@@ -34,7 +34,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         "convert": report(tensor_report("a")),
         "verify": Verification("a", "b", (TensorVerdict("x", "equal", "0", "0"),)),
         "diff": DiffReport("a", "b", {"x": TensorDiff("x", "equal")}, {}, 0.5),
-        "fingerprint": Fingerprint("a", {"x": "0"}, 3, 8, ("a/slices.json",), 0.5),
+        "fingerprint": Fingerprint(
+            "a", {"x": TensorDigest("x", "0")}, 3, 8, ("a/slices.json",), 0.5
+        ),
     }
 
     def answering(answer: object) -> Callable[..., object]:

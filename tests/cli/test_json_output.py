@@ -3,15 +3,20 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from reshard import (
+    CheckpointInfo,
     ConversionPlan,
+    ConversionReport,
     IdentityReport,
+    LayoutPreview,
     MapSummary,
+    MultiReport,
     PartReport,
     PlannedIdentity,
     RequestPlan,
@@ -20,49 +25,22 @@ from reshard import (
     TimePlan,
     TimeReport,
 )
+from reshard.answers.record import answer_of, plain, record_from, values
 from reshard.cli.console import print_json
-from reshard.conversion.plan import MultiConversionPlan
-from reshard.documents.checkpoints import (
-    FingerprintAnswer,
-    IdentityAnswer,
-    Inspection,
-    LayoutAnswer,
-)
-from reshard.documents.comparisons import DiffAnswer, VerificationAnswer, VerifiedTensor
-from reshard.documents.plans import PlanAnswer
-from reshard.documents.reports import TargetReport
-from reshard.documents.shared import DoctorAnswer, document_of
+from reshard.conversion.plan import MultiConversionPlan, priced
 from reshard.engine.task import CastStats
 from reshard.formats.slices.file_digests import FileVerdict
 from reshard.identity.identification import Identification
 from reshard.identity.weights_identity import TensorIdentity
 from reshard.inspection.layout_preview import preview
-from reshard.layout.changes import Changes
 from reshard.layout.read_layout import parse_layout
 from reshard.planning.plans import MultiPlan
-from reshard.record import values
 from reshard.storage.buckets.doctor import BucketCheck, BucketReport
 from reshard.storage.leftovers import Leftovers
-from reshard.surface.answers import (
-    Document,
-    clean,
-    conversion_plan,
-    conversion_plans,
-    conversion_report,
-    conversion_reports,
-    diff_document,
-    doctor,
-    fingerprint,
-    identify,
-    inspection,
-    layout_document,
-    sign,
-    starter_document,
-    verification,
-)
 from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
-from reshard.verification.fingerprint import Fingerprint
+from reshard.verification.fingerprint import Fingerprint, TensorDigest
 from reshard.verification.verify_report import (
+    AppliedRules,
     IdentityVerdict,
     ReceiptVerdict,
     TensorVerdict,
@@ -89,21 +67,21 @@ def by_map(plan: ConversionPlan) -> ConversionPlan:
 ROOT = Path(__file__).parents[2]
 
 DOCUMENTS = {
-    "inspect": inspection(replace(info(spec("a"), others=("note",)), quantized="fp8")),
-    "plan": conversion_plan(
+    "inspect": answer_of("inspect", replace(info(spec("a"), others=("note",)), quantized="fp8")),
+    "plan": answer_of(
+        "plan",
         by_map(
             replace(
-                planned(PAIR),
-                requests=RequestPlan(),
+                priced(planned(PAIR), RequestPlan()).with_shares(),
                 map=MAP,
                 identity=PlannedIdentity("compute", source="0"),
                 quantized="fp8",
+                timed=TIME,
             )
         ),
-        with_shares=True,
-        time=TIME,
     ),
-    "convert": conversion_report(
+    "convert": answer_of(
+        "convert",
         replace(
             report(
                 replace(tensor_report("a", "int8", CastStats()), sources=("a", "c"), change="cast")
@@ -112,61 +90,69 @@ DOCUMENTS = {
             identity=IdentityReport("0", "computed", "1", ("2",)),
             requests=RequestReport(Requests(), Requests()),
             time=TimeReport(TIME, 50.0),
-        )
+        ),
     ),
-    "verify": verification(
+    "verify": answer_of(
+        "verify",
         Verification(
             "a",
             None,
             (TensorVerdict("x", "equal", "0", "0"),),
             (FileVerdict("_METADATA", "recorded", "0", "0"),),
-            rules=Changes(select=("^x$",)),
-            rules_from="recorded",
-            map_from="recorded",
+            rules=AppliedRules(select=("^x$",), from_="recorded"),
+            map="recorded",
             identity=IdentityVerdict("0", "1", "2", "3", "llama", "7", "2026-11-29T08:00:00Z"),
             receipt=ReceiptVerdict("0", "1", "2", "3", "4"),
-        )
+        ),
     ),
-    "diff": diff_document(
+    "diff": answer_of(
+        "diff",
         DiffReport(
             "a",
             "b",
             {"x": TensorDiff("x", "equal")},
             {"y": LeafDiff("y", "only in A", "None", None)},
             0.5,
-        )
+        ),
     ),
-    "fingerprint": fingerprint(Fingerprint("a", {"x": "0"}, 3, 8, ("a/slices.json",), 0.5)),
-    "identify": identify(IDENTIFICATION),
-    "sign": sign(replace(IDENTIFICATION, signer="2")),
-    "doctor": doctor(
+    "fingerprint": answer_of(
+        "fingerprint",
+        Fingerprint("a", {"x": TensorDigest("x", "0")}, 3, 8, ("a/slices.json",), 0.5),
+    ),
+    "identify": answer_of("identify", IDENTIFICATION),
+    "sign": answer_of("sign", replace(IDENTIFICATION, signer="2")),
+    "doctor": answer_of(
+        "doctor",
         BucketReport(
             "gs://b", (BucketCheck("write", True, "an object was put", "-"),), 0.1, 2.0, 3.0
-        )
+        ),
     ),
-    "clean": clean(Leftovers("gs://b/run/7", "gs://b/run/.7.reshard-partial", 3, 8, True)),
-    "layout": layout_document("f", "s", preview(info(spec("a")), LAYOUT)),
+    "clean": answer_of(
+        "clean", Leftovers("gs://b/run/7", "gs://b/run/.7.reshard-partial", 3, 8, True)
+    ),
+    "layout": answer_of("layout", replace(preview(info(spec("a")), LAYOUT), file="f", source="s")),
 }
 
 
 KINDS = {
-    "inspect": Inspection, "plan": PlanAnswer, "convert": TargetReport, "verify": VerificationAnswer, "diff": DiffAnswer,
-    "fingerprint": FingerprintAnswer, "identify": IdentityAnswer, "sign": IdentityAnswer, "doctor": DoctorAnswer, "layout": LayoutAnswer,
+    "inspect": CheckpointInfo, "plan": ConversionPlan, "convert": ConversionReport, "verify": Verification, "diff": DiffReport,
+    "fingerprint": Fingerprint, "identify": Identification, "sign": Identification, "doctor": BucketReport, "layout": LayoutPreview,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("command", KINDS)
-def test_an_object_has_the_types_of_its_document(command: str) -> None:
-    """They are read again as the document that says what they are; a value of another type would be refused."""
-    text = json.dumps(DOCUMENTS[command])
-    assert values(msgspec.json.decode(text, type=KINDS[command])) == {
+def test_an_object_is_read_as_its_record(command: str) -> None:
+    """A client reads the record that the call on this host returns; a value of another type would be refused."""
+    text = json.dumps(plain(DOCUMENTS[command]))
+    assert values(record_from(KINDS[command], msgspec.json.decode(text))) == {
         name: value for name, value in json.loads(text).items() if name != "command"
     }
 
 
-def test_a_record_of_other_fields_than_its_document_is_noticed() -> None:
-    with pytest.raises(TypeError):
-        document_of(FileVerdict("_METADATA", "recorded"), VerifiedTensor)
+@pytest.mark.parametrize("wrong", [[], {}, {"tensors": [{}]}, {"tensors": 3}])
+def test_an_object_of_another_kind_is_refused(wrong: object) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        record_from(CheckpointInfo, wrong)
 
 
 def documented(command: str) -> list[str]:
@@ -177,10 +163,11 @@ def documented(command: str) -> list[str]:
 
 
 def test_several_targets_are_documented() -> None:
-    plans = conversion_plans(
-        MultiConversionPlan("s", (planned(PAIR),), MultiPlan.alone(planned(PAIR).plan)), False, TIME
-    )
-    reports = conversion_reports("s", [DOCUMENTS["convert"]], 7, None, TimeReport(TIME, 50.0))
+    one_plan, one_report = planned(PAIR), report(tensor_report("a"))
+    joint = MultiConversionPlan.of("s", (one_plan,), MultiPlan.alone(one_plan.plan))
+    plans = answer_of("plan", replace(joint, timed=TIME))
+    made = MultiReport("s", (one_report,), 7, 0.5, None, TimeReport(TIME, 50.0))
+    reports = answer_of("convert", made)
     for command, document, inner in (
         ("plan --target", plans, "plans"),
         ("convert --target", reports, "reports"),
@@ -191,13 +178,13 @@ def test_several_targets_are_documented() -> None:
 
 
 def test_a_part_is_documented() -> None:
-    document = conversion_report(PartReport("a", "b", "3/16"))
+    document = answer_of("convert", PartReport("a", "b", "3/16"))
     assert document["command"] == "convert"
     assert set(document) - {"command"} == set(documented("convert --part"))
 
 
 def test_a_starter_layout_is_documented() -> None:
-    document = starter_document("ckpt", "mesh: {}")
+    document = answer_of("layout", source="ckpt", starter="mesh: {}")
     assert document["command"] == "layout"
     assert set(document) - {"command"} == set(documented("layout --starter"))
 
@@ -245,7 +232,7 @@ def keys_of(value: object) -> set[str]:
     return set()
 
 
-def printed(capsys: pytest.CaptureFixture[str], document: Document) -> object:
+def printed(capsys: pytest.CaptureFixture[str], document: dict[str, Any]) -> object:
     print_json(document)
     out = capsys.readouterr().out
     assert out.endswith("\n")
@@ -261,7 +248,7 @@ def test_each_is_one_line_of_json(command: str, capsys: pytest.CaptureFixture[st
 
 def test_names_and_numbers_survive(capsys: pytest.CaptureFixture[str]) -> None:
     name = "ü\x1b[2J\udc80"
-    found = printed(capsys, inspection(info(spec(name))))
+    found = printed(capsys, answer_of("inspect", info(spec(name))))
     assert isinstance(found, dict)
     tensor = found["tensors"][0]
     assert (tensor["name"], tensor["shape"], tensor["axes"]) == (name, [16, 8], ["data", "model"])
@@ -271,33 +258,35 @@ def test_names_and_numbers_survive(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_infinity_is_a_string(capsys: pytest.CaptureFixture[str]) -> None:
     cast = CastStats(1, 0, float("inf"))
-    found = printed(capsys, conversion_report(report(tensor_report("a", "float16", cast))))
+    found = printed(capsys, answer_of("convert", report(tensor_report("a", "float16", cast))))
     assert isinstance(found, dict)
     assert found["tensors"][0]["cast"]["largest_relative_error"] == "inf"
 
 
 def test_shares_only_when_asked_for() -> None:
-    assert "shares" not in conversion_plan(planned(PAIR), with_shares=False)["tensors"][0]
-    shares = conversion_plan(planned(PAIR), with_shares=True)["tensors"][0]["shares"]
+    assert "shares" not in planned(PAIR).to_dict()["tensors"][0]
+    shares = planned(PAIR).with_shares().to_dict()["tensors"][0]["shares"]
     assert shares[:4] == [[0, 0, 0.25], [0, 2, 0.25], [0, 4, 0.25], [0, 6, 0.25]]
 
 
 def test_the_time_only_when_asked_for() -> None:
-    found = conversion_plan(planned(PAIR), False, TIME)["time"]
+    found = replace(planned(PAIR), timed=TIME).to_dict()["time"]
     assert (found["seconds"], found["bottleneck"], found["network_s"]) == (42.0, "cores", 20.0)
-    assert "time" not in conversion_plan(planned(PAIR), False)
-    assert "time" not in conversion_report(report(tensor_report("a")))
+    assert "time" not in planned(PAIR).to_dict()
+    assert "time" not in answer_of("convert", report(tensor_report("a")))
     assert DOCUMENTS["convert"]["time"] == {"planned": found, "actual_s": 50.0}
 
 
 def test_the_requests_of_a_plan_are_those_of_the_link() -> None:
-    made = replace(planned(PAIR), requests=RequestPlan(Requests(list=3, head=2)))
-    assert conversion_plan(planned(PAIR), False)["requests"] is None
-    found = conversion_plan(made, False, latency_s=0.5)["requests"]
+    made = priced(planned(PAIR), RequestPlan(Requests(list=3, head=2)), latency_s=0.5)
+    assert planned(PAIR).to_dict()["requests"] is None
+    found = made.to_dict()["requests"]
     assert (found["total"], found["list"], found["seconds"]) == (5, 3, 2.5)
     assert (found["latency_s"], found["bytes_per_s"]) == (0.5, 150e6)
 
 
 def test_not_recorded_is_not_equal() -> None:
-    found = verification(Verification("a", None, (TensorVerdict("x", "not recorded", "0", None),)))
+    found = answer_of(
+        "verify", Verification("a", None, (TensorVerdict("x", "not recorded", "0", None),))
+    )
     assert (found["equal"], found["differences"]) == (False, 0)

@@ -17,16 +17,19 @@ from reshard.cli.text import (
     mesh_text,
     parts_text,
     rate_text,
+    rule_words,
     safe,
     shape_text,
     single,
     some_text,
 )
+from reshard.formats.contents import StoredTensor
 from reshard.formats.encoding import Encoding
 from reshard.geometry.grid import Grid
 from reshard.inspection.checkpoint_info import TensorInfo
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
+from reshard.verification.verify_report import AppliedRules
 from tests.cli.specimens import SERVED, TRAINED, spec
 
 
@@ -84,8 +87,8 @@ def test_encodings() -> None:
 
 
 def encoded(encoding: Encoding) -> str:
-    tensor = TensorInfo(spec("a"), encoding, None, False, "")
-    return encoding_text(tensor._document())
+    stored = StoredTensor(spec("a"), encoding, b"", may_be_missing=False)
+    return encoding_text(TensorInfo.of(stored))
 
 
 def test_meshes_and_axes() -> None:
@@ -133,3 +136,8 @@ def test_tensors_alike_share_a_row_and_others_do_not() -> None:
 def test_grouping_loses_no_member(names: list[str]) -> None:
     groups = grouped(names, str, len)
     assert sorted(m for g in groups for m in g.members) == sorted(names)
+
+
+def test_rules_are_told_without_their_origin() -> None:
+    rules = AppliedRules(select=("^x$",), cast=(("float", "bfloat16"),), from_="recorded")
+    assert rule_words(rules) == ["select ^x$", "cast float=bfloat16"]

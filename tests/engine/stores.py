@@ -12,7 +12,7 @@ import numpy as np
 import zstandard
 from hypothesis import strategies as st
 
-from reshard.documents.shared import Strategy
+from reshard.answers.shared import Strategy
 from reshard.engine.books import Books, DoneUnits, TargetRun, TensorResult
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress

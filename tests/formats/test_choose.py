@@ -69,7 +69,7 @@ def test_every_function_reads_the_step_and_the_item(runs: Path, tmp_path: Path) 
     run, which = runs / "items", {"step": "latest", "item": "model"}
     path = f"{run}/5/model"
     assert reshard.inspect(run, **which).uri == path
-    assert [t.source.name for t in reshard.preview_layout(run, None, mesh="data=8,model=1", **which).tensors] == ["w"]  # fmt: skip
+    assert [t.source for t in reshard.preview_layout(run, None, mesh="data=8,model=1", **which).tensors] == ["w"]  # fmt: skip
     assert reshard.plan(run, tmp_path / "out", **which).source == path
     assert reshard.convert(run, tmp_path / "out", mesh="data=2,model=4", **which).source == path
     goals = [reshard.Target(tmp_path / "a"), reshard.Target(tmp_path / "b")]

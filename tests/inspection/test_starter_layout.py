@@ -158,11 +158,11 @@ def test_few_rules_for_trees_that_people_have(
     drawn = reshard.preview_layout(source, file)
     assert drawn.warnings == ()
     for tensor in drawn.tensors:
-        had = tensor.source.layout
-        rank = len(tensor.source.shape)
+        had = tensor.source_spec.layout
+        rank = len(tensor.shape)
         own = had.axes if had is not None else ()
-        assert tensor.target.layout is not None
-        assert tensor.target.layout.axes == (*own, *[None] * (rank - len(own))), tensor.source.name
+        assert tensor.target_axes is not None
+        assert tensor.target_axes == (*own, *[None] * (rank - len(own))), tensor.source
 
     report = reshard.convert(source, tmp_path / "out", layout=file)
     assert report.warnings[:-1] == ()  # but for the source's missing checksums
@@ -218,7 +218,7 @@ def test_a_checkpoint_without_axes_gets_a_proposal(tmp_path: Path, capsys: Captu
     assert "mesh: {axes: [model], shape: [8]}" in text
     file = tmp_path / "starter.yaml"
     file.write_text(text)
-    parts = {t.source.name: t.slices.parts for t in reshard.preview_layout(source, file).tensors}
+    parts = {t.source: t.slices.parts for t in reshard.preview_layout(source, file).tensors}
     assert parts == {"table": (8, 1), "kernel": (1, 8), "odd": (1, 1), "bias": (1,)}
 
     assert run(["layout", str(source), "--starter", "--mesh", "data=2,tensor=3"]) == 0

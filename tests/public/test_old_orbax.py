@@ -57,7 +57,7 @@ def same_types(found: object, expected: object) -> None:
 def test_what_was_saved_is_there(name: str, old: Path) -> None:
     info = reshard.inspect(old / name)
     assert sorted(info.tensors) == TENSORS
-    assert sorted(leaf.name for leaf in info.leaves if not leaf.tensor) == OTHERS
+    assert sorted(leaf.name for leaf in info.leaves if not leaf.is_tensor) == OTHERS
     assert_same_trees(
         jax.tree.map(as_numpy, reshard.restore(old / name)), jax.tree.map(as_numpy, expected_tree())
     )

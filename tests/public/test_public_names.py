@@ -27,7 +27,7 @@ PUBLIC = [
     "MaxSizePartitioner", "MemoryBudgetError", "MinSizePartitioner", "MissingAxes", "MissingChunks",
     "MissingChunksWarning", "MissingError", "MissingPackageError", "MultiConversionPlan", "MultiReport",
     "NotACheckpointError", "OpenedCheckpoint", "PartReport", "Partitioner", "PlanError", "PlannedIdentity",
-    "PlannedTensor", "Progress", "ProofReport", "ReceiptVerdict", "RequestPlan", "RequestReport", "Requests",
+    "PlannedRequests", "PlannedTensor", "Progress", "ProofReport", "ReceiptVerdict", "RequestPlan", "RequestReport", "Requests",
     "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardStream",
     "ShardedVariable", "SliceProof", "SourceChangedError", "Stage", "StepInfo", "StorageError", "Style", "SyncError",
     "Target", "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorIdentity", "TensorInfo", "TensorLayout",

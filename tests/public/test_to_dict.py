@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import reshard
+from reshard.answers.record import Record
 from reshard.cli.app import run
-from reshard.record import Record
 
 LAYOUT = {"mesh": {"axes": ["x"], "shape": [2]}, "rules": [{"match": "w", "axes": ["x"]}]}
 

@@ -33,10 +33,10 @@ def amplification(path, tmp_path, layout):
     found = reshard.plan(path, tmp_path / "nowhere", layout=layout, max_memory="64MiB")
     read = needed = 0
     for planned in found.tensors:
-        storage, slices = planned.source.storage, planned.target.slices
+        storage, slices = planned.source_spec.storage, planned.target_spec.slices
         for box in slices.boxes():
             touched = math.prod(map(len, storage.overlapping(box)))
-            read += touched * math.prod(planned.source.chunk_shape)
+            read += touched * math.prod(planned.source_chunk_shape)
             needed += box.size
     return read / needed
 

@@ -226,7 +226,7 @@ def test_leaves_follow_the_recorded_rules(base, tmp_path):
     b = tmp_path / "b"
     reshard.convert(base, b, **RULES)
     found = reshard.verify(base, b)
-    assert (found.differences, found.rules_from) == (0, "recorded")
+    assert (found.differences, found.rules and found.rules.from_) == (0, "recorded")
     assert {(x.source, x.name, x.status) for x in found.leaves} == {
         ("name", "meta/name", "equal"), ("e", "e", "equal"),
     }  # fmt: skip

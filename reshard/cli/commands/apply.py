@@ -64,9 +64,8 @@ def apply(
     """
     asked = asked_server(server, token_file)
     limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
-    from reshard.cli.console import print_all, print_json, warn
+    from reshard.cli.console import print_all, print_answer, warn
     from reshard.cli.progress import watching
-    from reshard.surface.answers import applied
 
     if given["target"]:
         raise Misuse(
@@ -88,9 +87,9 @@ def apply(
             goal = goals_there([NamedTarget(dst, layout, mesh)], options)
             choice = choice_there(None, None, unlisted)
             request = {"source": base, "deltas": folders, **choice, **limits, **goal}
-            (report,), _ = convert_there(asked, request, progress)
+            (report,) = convert_there(asked, request, progress).reports
     if as_json:
-        print_json(applied(report))
+        print_answer("apply", report)
     elif quiet:
         warn(report.warnings)
     else:

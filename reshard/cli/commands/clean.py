@@ -62,10 +62,9 @@ def clean(
         return
     found = reshard.clean(target, dry_run=dry_run, state=state)
     if as_json:
-        from reshard.cli.console import print_json
-        from reshard.surface.answers import clean as document
+        from reshard.cli.console import print_answer
 
-        print_json(document(found))
+        print_answer("clean", found)
         return
     if quiet:
         return
@@ -84,10 +83,9 @@ def _clean_versions(
         )
     found = reshard.clean_versions(folder, keep, dry_run=dry_run)
     if as_json:
-        from reshard.cli.console import print_json
-        from reshard.surface.answers import cleaned_versions
+        from reshard.cli.console import print_answer
 
-        print_json(cleaned_versions(found))
+        print_answer("clean", found, nbytes=found.nbytes)
     elif not quiet:
         from reshard.cli.console import print_all
         from reshard.cli.views.versions import cleaned_view

@@ -35,14 +35,13 @@ def commit(
     and publishes DST. Parts that are missing or not finished are named, and nothing is published. An interrupted
     commit resumes when the same command is run again.
     """
-    from reshard.cli.console import print_json, warn
+    from reshard.cli.console import print_answer, warn
     from reshard.cli.progress import watching
-    from reshard.surface.answers import conversion_report
 
     with watching(as_json or quiet) as progress:
         report = reshard.commit(target, state=state, progress=progress)
     if as_json:
-        print_json({**conversion_report(report), "command": "commit"})
+        print_answer("commit", report)
         return
     if quiet:
         warn(report.warnings)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec import Struct
 
 import reshard
 from reshard.cli.cluster_options import Part, Ray, ray_cluster
@@ -26,7 +25,7 @@ from reshard.cli.options import (
     unlisted_option,
     usage,
 )
-from reshard.cli.server_options import Asked, Server, TokenFile, asked_server, choice_there
+from reshard.cli.server_options import Server, TokenFile, asked_server, choice_there
 from reshard.cli.target_options import (
     RULES,
     check_words,
@@ -37,8 +36,7 @@ from reshard.cli.target_options import (
 from reshard.cli.targets import NamedTarget, OptionalTarget, targets_of
 
 if TYPE_CHECKING:
-    from reshard import ConversionReport, RequestReport, TimeReport
-    from reshard.cli.progress import Watcher
+    from reshard import MultiReport
 
 EXAMPLES = examples(
     "reshard convert ckpt/1000 served --layout serving.yaml",
@@ -143,51 +141,27 @@ def convert(
                     {**here, **executor, "progress": loading(progress, _REPORT)},
                 )
         else:
-            made = _convert_there(
-                asked, {"source": src, **where, **limits}, targets, options, progress
-            )
-            src = made.documents[0]["source"]
-    _answer(src, made, several, as_json=as_json, quiet=quiet, show_all=show_all)
+            from reshard.cli.remote import convert_there, goals_there
 
-
-class _Made(Struct, frozen=True):
-    """What was converted.
-
-    Attributes:
-        documents: the reports as ``--json`` prints them.
-        read_bytes: for all targets together; an older server does not return it.
-        requests, time: of all targets together, where this process converted.
-    """
-
-    reports: Sequence[ConversionReport]
-    documents: list[dict[str, Any]]
-    read_bytes: int | None
-    requests: RequestReport | None = None
-    time: TimeReport | None = None
+            request = {"source": src, **where, **limits, **goals_there(targets, options)}
+            made = convert_there(asked, request, progress)
+    _answer(made, several, as_json=as_json, quiet=quiet, show_all=show_all)
 
 
 def _answer(
-    src: str, made: _Made, several: bool, *, as_json: bool, quiet: bool, show_all: bool
+    made: MultiReport, several: bool, *, as_json: bool, quiet: bool, show_all: bool
 ) -> None:
-    from reshard.cli.console import print_json, warn
+    from reshard.cli.console import print_answer, warn
 
     if as_json:
-        print_json(_document(src, made, several))
+        print_answer("convert", made if several else made.reports[0])
     elif quiet:
         warn(text for report in made.reports for text in report.warnings)
     else:
         _show(made, show_all)
 
 
-def _document(src: str, made: _Made, several: bool) -> dict[str, Any]:
-    from reshard.surface.answers import conversion_reports
-
-    if not several:
-        return made.documents[0]
-    return conversion_reports(src, made.documents, made.read_bytes, made.requests, made.time)
-
-
-def _show(made: _Made, show_all: bool) -> None:
+def _show(made: MultiReport, show_all: bool) -> None:
     from reshard.cli.console import print_all
     from reshard.cli.views.costs import request_report, time_report
     from reshard.cli.views.report import report_view, together_view
@@ -228,10 +202,9 @@ def _convert_part(
     is_shown: bool,
     as_json: bool,
 ) -> None:
-    from reshard.cli.console import print_json
+    from reshard.cli.console import print_answer
     from reshard.cli.progress import watching
     from reshard.storage.parts import parse_part
-    from reshard.surface.answers import conversion_report
 
     with usage():
         parse_part(part)
@@ -241,7 +214,7 @@ def _convert_part(
             src, target.dst, part=part, **where, **library_options(options), progress=progress
         )
     if as_json:
-        print_json(conversion_report(report))
+        print_answer("convert", report)
         return
     if not is_shown:
         return
@@ -257,35 +230,13 @@ def _convert_here(
     several: bool,
     options: dict[str, Any],
     limits: dict[str, Any],
-) -> _Made:
-    from reshard.surface.answers import conversion_report
-
-    if not several:
-        (one,) = targets
-        where: dict[str, Any] = {"layout": one.layout, "mesh": one.mesh}
-        report = reshard.convert(src, one.dst, **where, **options, **limits)
-        document = conversion_report(report)
-        return _Made([report], [document], report.read_bytes, report.requests, report.time)
-    goals = [one.target(options) for one in targets]
-    made = reshard.convert_all(src, goals, **limits)
-    documents = list(map(conversion_report, made.reports))
-    return _Made(made.reports, documents, made.read_bytes, made.requests, made.time)
-
-
-def _convert_there(
-    asked: Asked,
-    request: dict[str, Any],
-    targets: Sequence[NamedTarget],
-    options: Mapping[str, Any],
-    progress: Watcher | None,
-) -> _Made:
-    from reshard.cli.remote import convert_there, goals_there
-    from reshard.surface.answers import conversion_report
-
-    reports, read_bytes = convert_there(
-        asked, {**request, **goals_there(targets, options)}, progress
-    )
-    return _Made(reports, list(map(conversion_report, reports)), read_bytes)
+) -> MultiReport:
+    if several:
+        return reshard.convert_all(src, [one.target(options) for one in targets], **limits)
+    (one,) = targets
+    where: dict[str, Any] = {"layout": one.layout, "mesh": one.mesh}
+    report = reshard.convert(src, one.dst, **where, **options, **limits)
+    return reshard.MultiReport(src, (report,), report.read_bytes, report.seconds)
 
 
 def _announce(src: str, target: NamedTarget, given: Mapping[str, Any]) -> None:

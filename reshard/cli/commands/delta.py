@@ -112,9 +112,8 @@ def delta(
 
     Tensors that were added, removed or reshaped are refused: publish a full version then. Needs the extra delta.
     """
-    from reshard.cli.console import print_all, print_json, warn
+    from reshard.cli.console import print_all, print_answer, warn
     from reshard.cli.progress import watching
-    from reshard.surface.answers import delta_document
 
     asked = asked_server(server, token_file)
     rules: dict[str, Any] = {
@@ -149,7 +148,7 @@ def delta(
             request = {"old": old, "new": new, "target": dst, **choice, **form, **rules}
             report = delta_there(asked, request, progress)
     if as_json:
-        print_json(delta_document(report))
+        print_answer("delta", report)
     elif quiet:
         warn(report.warnings)
     else:

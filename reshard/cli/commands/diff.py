@@ -78,9 +78,8 @@ def diff(
 
     Exit code 0 if everything is equal bit for bit, 3 if something differs.
     """
-    from reshard.cli.console import print_json
+    from reshard.cli.console import print_answer
     from reshard.cli.progress import watching
-    from reshard.surface.answers import diff_document
 
     with usage():
         reshard.check_arguments(select=select or (), drop=drop or ())
@@ -97,7 +96,7 @@ def diff(
             progress=progress,
         )
     if as_json:
-        print_json(diff_document(found))
+        print_answer("diff", found)
     elif not quiet:
         from reshard.cli.console import print_all
         from reshard.cli.tables import most_rows

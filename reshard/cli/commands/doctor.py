@@ -39,10 +39,9 @@ def doctor(url: Url, as_json: Json = False) -> None:
         check_url(url)
     found = reshard.doctor(url)
     if as_json:
-        from reshard.cli.console import print_json
-        from reshard.surface.answers import doctor as document
+        from reshard.cli.console import print_answer
 
-        print_json(document(found))
+        print_answer("doctor", found)
     else:
         from reshard.cli.console import print_all
         from reshard.cli.views.targets import doctor_view

@@ -57,9 +57,8 @@ def fingerprint(
     These digests are fast and find accidents. Whoever changes weights on purpose can keep them: against that, reshard identify and sign
     make hashes that cannot be kept.
     """
-    from reshard.cli.console import print_json
+    from reshard.cli.console import print_answer
     from reshard.cli.progress import watching
-    from reshard.surface.answers import fingerprint as document
 
     src = source_of(src, step, item)
     with watching(as_json or quiet) as progress:
@@ -67,7 +66,7 @@ def fingerprint(
             src, overwrite=overwrite, max_memory=max_memory, workers=workers, progress=progress
         )
     if as_json:
-        print_json(document(found))
+        print_answer("fingerprint", found)
         return
     if quiet:
         return

@@ -67,9 +67,8 @@ def identify(
 
     fingerprint records faster checksums in a checkpoint, which find accidents, but not intent. Needs the extra identity.
     """
-    from reshard.cli.console import print_json
+    from reshard.cli.console import print_answer
     from reshard.cli.progress import watching
-    from reshard.surface.answers import identify as document
 
     src = source_of(src, step, item)
     with watching(as_json or quiet) as progress:
@@ -78,7 +77,7 @@ def identify(
             workers=workers, progress=progress,
         )  # fmt: skip
     if as_json:
-        print_json(document(found))
+        print_answer("identify", found)
         return
     from reshard.cli.console import print_all, warn
     from reshard.cli.views.identity import identity_view

@@ -40,15 +40,14 @@ def inspect(
 
     Reads metadata only. Tensors that differ in numbers only (layers/0, layers/1, …) share a row.
     """
-    from reshard.cli.console import print_json
-    from reshard.surface.answers import answer_of, content_document
+    from reshard.cli.console import print_answer
 
     asked = asked_server(server, token_file)
     source = src if asked is not None else source_of(src, step, item)
     choice = choice_there(step, item, unlisted)
     try:
         if asked is None:
-            found = content_document(reshard.inspect(source, unlisted=unlisted))
+            found = reshard.inspect(source, unlisted=unlisted)
         else:
             from reshard.cli.remote import inspect_there
 
@@ -59,7 +58,7 @@ def inspect(
             raise
         return
     if as_json:
-        print_json(answer_of("inspect", found))
+        print_answer("inspect", found)
         return
     from reshard.cli.console import print_all
     from reshard.cli.tables import most_rows
@@ -80,10 +79,9 @@ def _showed_versions(source: str, asked: Asked | None, as_json: bool, show_all: 
     except reshard.NotACheckpointError:
         return False
     if as_json:
-        from reshard.cli.console import print_json
-        from reshard.surface.answers import versions_document
+        from reshard.cli.console import print_answer
 
-        print_json(versions_document(source, versions))
+        print_answer("inspect", uri=source, versions=versions)
         return True
     from reshard.cli.console import print_all
     from reshard.cli.views.versions import versions_view

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from msgspec.structs import replace
 
 import reshard
 from reshard.cli.options import (
@@ -86,8 +87,7 @@ def layout(
 
     With --starter it writes a layout file for you to change.
     """
-    from reshard.cli.console import print_json
-    from reshard.surface.answers import layout_document, starter_document
+    from reshard.cli.console import print_answer
 
     file, src = _file_and_source(words, file)
     with usage():
@@ -98,7 +98,7 @@ def layout(
             raise Misuse(f"--starter makes a layout file, but {file!r} is given; leave one out")
         text = reshard.starter_layout(src, mesh=mesh, missing_axes=missing_axes, unlisted=unlisted)
         if as_json:
-            print_json(starter_document(src, text))
+            print_answer("layout", source=src, starter=text)
         else:
             typer.echo(text, nl=False)
         return
@@ -106,7 +106,7 @@ def layout(
         src, file, mesh=mesh, missing_axes=missing_axes or "error", unlisted=unlisted
     )
     if as_json:
-        print_json(layout_document(file, src, preview))
+        print_answer("layout", replace(preview, file=file, source=src))
         return
     from reshard.cli.console import stdout_console
     from reshard.cli.views.layout import show_layout

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 
 import reshard
 from reshard.cli.options import (
@@ -40,13 +41,13 @@ from reshard.cli.target_options import (
 )
 from reshard.cli.targets import PlannedTarget, targets_of
 from reshard.cli.time_options import Bandwidth, Cores, Hosts, Latency, Nic, link_of, machines_of
-from reshard.documents import plans as documents
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from reshard import ConversionPlan, MultiConversionPlan, Target, TimePlan
+    from reshard import ConversionPlan, MultiConversionPlan
     from reshard.cli.targets import NamedTarget
+    from reshard.conversion.plan import P
 
 EXAMPLES = examples(
     "reshard plan ckpt/1000 --layout serving.yaml",
@@ -136,13 +137,6 @@ class PlanAnswer(Struct, frozen=True):
     server: Asked | None = None
 
 
-class _Planned(Struct, frozen=True):
-    """A plan of one target or of several, and its time on the machines that were described."""
-
-    document: documents.PlanAnswer | documents.MultiPlanAnswer
-    time: TimePlan | None = None
-
-
 def show_plan(
     src: str,
     dst: str | None,
@@ -152,8 +146,7 @@ def show_plan(
     answer: PlanAnswer,
 ) -> None:
     """Plans what ``convert`` with the same words would do, and prints it; ``choice`` is the step and the item."""
-    from reshard.cli.console import print_all, print_json
-    from reshard.surface.answers import answer_of
+    from reshard.cli.console import print_all, print_answer
 
     options, layout, mesh = given_options(given), given["layout"], given["mesh"]
     goals = targets_of(dst, layout, mesh, given["target"]) if given["target"] else []
@@ -171,34 +164,28 @@ def show_plan(
         src, options = source_of(src, *choice), library_options(options)
         where = {"layout": layout, "mesh": mesh}
         found = (
-            _plan_all_here(src, [one.target(options) for one in goals], limits, answer)
+            _as_asked(
+                reshard.plan_all(src, [one.target(options) for one in goals], **limits), answer
+            )
             if goals
-            else _plan_here(src, dst, {**where, **options, **limits}, answer)
+            else _as_asked(reshard.plan(src, dst, **where, **options, **limits), answer)
         )
     if answer.as_json:
-        print_json(answer_of("plan", found.document))
+        print_answer("plan", found)
     elif not answer.quiet:
         print_all(_views(found, answer))
 
 
-def _plan_here(
-    src: str, dst: str | None, options: Mapping[str, Any], answer: PlanAnswer
-) -> _Planned:
-    from reshard.surface.answers import plan_document
+def _as_asked(found: P, answer: PlanAnswer) -> P:
+    """The plan with shares, with its time on the machines, and with its requests on the link that were asked for."""
+    from reshard.conversion.plan import priced
 
-    planned = reshard.plan(src, dst, **options)
-    time = _time(planned, answer.machines, answer.link)
-    return _Planned(plan_document(planned, answer.shares, time, **answer.link), time)
-
-
-def _plan_all_here(
-    src: str, targets: Sequence[Target], limits: Mapping[str, Any], answer: PlanAnswer
-) -> _Planned:
-    from reshard.surface.answers import plans_document
-
-    planned = reshard.plan_all(src, targets, **limits)
-    time = _time(planned, answer.machines, answer.link)
-    return _Planned(plans_document(planned, answer.shares, time, **answer.link), time)
+    if answer.shares:
+        found = found.with_shares()
+    if answer.machines:
+        latency_s = answer.link.get("latency_s", reshard.RequestPlan.LATENCY_S)
+        found = replace(found, timed=found.time(**answer.machines, latency_s=latency_s))
+    return priced(found, found.request_plan, **answer.link) if answer.link else found
 
 
 def _plan_there(
@@ -208,45 +195,34 @@ def _plan_there(
     options: Mapping[str, Any],
     limits: Mapping[str, Any],
     answer: PlanAnswer,
-) -> _Planned:
+) -> ConversionPlan | MultiConversionPlan:
     from reshard.cli.remote import goals_there, plan_there
 
     asked = {name: value for name, value in {**limits, **answer.link}.items() if value is not None}
     if answer.shares:
         asked["shares"] = True
-    return _Planned(plan_there(server, src, goals_there(targets, options), asked))
+    return plan_there(server, src, goals_there(targets, options), asked)
 
 
-def _time(
-    found: ConversionPlan | MultiConversionPlan,
-    machines: Mapping[str, int],
-    link: Mapping[str, float],
-) -> TimePlan | None:
-    """The time on the machines that were described; None where none were."""
-    if not machines:
-        return None
-    latency_s = link.get("latency_s", reshard.RequestPlan.LATENCY_S)
-    return found.time(**machines, latency_s=latency_s)
-
-
-def _views(found: _Planned, answer: PlanAnswer) -> Iterator[RenderableType]:
+def _views(
+    found: ConversionPlan | MultiConversionPlan, answer: PlanAnswer
+) -> Iterator[RenderableType]:
     from reshard.cli.views.costs import planned_requests, planned_time
     from reshard.cli.views.plan import joint_view
 
-    document = found.document
-    if isinstance(document, documents.MultiPlanAnswer):
+    if isinstance(found, reshard.MultiConversionPlan):
         said: set[str] = set()
-        for one in document.plans:
+        for one in found.plans:
             yield from _one_view(one, answer, said)
-        yield from joint_view(document)
+        yield from joint_view(found)
     else:
-        yield from _one_view(document, answer)
-    yield from planned_requests(document.requests)
-    yield from planned_time(found.time)
+        yield from _one_view(found, answer)
+    yield from planned_requests(found.requests)
+    yield from planned_time(found.timed or None)
 
 
 def _one_view(
-    planned: documents.PlanAnswer, answer: PlanAnswer, said: set[str] | None = None
+    planned: ConversionPlan, answer: PlanAnswer, said: set[str] | None = None
 ) -> Iterator[RenderableType]:
     from reshard.cli.tables import most_rows
     from reshard.cli.views.plan import plan_groups, plan_view, shares_view

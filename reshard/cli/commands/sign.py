@@ -78,9 +78,8 @@ def sign(
     reshard verify --key PUB.pem checks the signature and computes the root anew. --name and --version are signed too, with the time: without
     them an older checkpoint and its own signature pass for the newest.
     """
-    from reshard.cli.console import print_json
+    from reshard.cli.console import print_answer
     from reshard.cli.progress import watching
-    from reshard.surface.answers import sign as document
 
     src = source_of(src, step, item)
     with watching(as_json or quiet) as progress:
@@ -89,7 +88,7 @@ def sign(
             progress=progress,
         )  # fmt: skip
     if as_json:
-        print_json(document(found))
+        print_answer("sign", found)
         return
     from reshard.cli.console import print_all, warn
     from reshard.cli.views.identity import identity_view

@@ -27,10 +27,9 @@ def steps(run: Run, show_all: ShowAll = False, as_json: Json = False) -> None:
     """
     found = reshard.inspect_run(run)
     if as_json:
-        from reshard.cli.console import print_json
-        from reshard.surface.answers import run_steps as document
+        from reshard.cli.console import print_answer
 
-        print_json(document(run, found))
+        print_answer("steps", uri=run, steps=found)
         return
     from reshard.cli.console import print_all
     from reshard.cli.tables import most_rows

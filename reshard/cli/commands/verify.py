@@ -275,12 +275,10 @@ def _verify_there(
 def _answer(
     found: reshard.Verification, deltas: int, *, as_json: bool, quiet: bool, show_all: bool
 ) -> None:
-    from reshard.cli.console import print_all, print_json, warn
+    from reshard.cli.console import print_all, print_answer, warn
 
     if as_json:
-        from reshard.surface.answers import verification
-
-        print_json(verification(found))
+        print_answer("verify", found)
     elif quiet:
         warn(found.warnings)
     else:

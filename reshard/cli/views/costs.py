@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import RequestReport, Requests, TimePlan, TimeReport
+from reshard import PlannedRequests, RequestReport, Requests, TimePlan, TimeReport
 from reshard.cli.tables import table
 from reshard.cli.text import count_text, duration_text
-from reshard.documents.shared import PlannedRequests
 from reshard.geometry.sizes import format_bytes
 
 
@@ -50,8 +49,7 @@ def planned_requests(found: PlannedRequests | None) -> Iterator[Text]:
     """The most requests by kind, the bytes, and the time that they take on a link."""
     if found is None:
         return
-    counts = {kind: getattr(found, kind) for kind in Requests().by_kind}
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in found.by_kind.items() if count)
     yield Text(
         f"requests: at most {found.total:,} to buckets ({kinds}); {format_bytes(found.received_bytes)} in, "
         f"{format_bytes(found.sent_bytes)} out; about {duration_text(found.seconds)} at "

@@ -9,7 +9,8 @@ from itertools import count
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import StepInfo
+from reshard import CheckpointInfo, Item, StepInfo, TensorInfo
+from reshard.answers.shared import RecordedMesh
 from reshard.cli.tables import MOST_ROWS, Cell, Column, cap_note, capped, table, warning
 from reshard.cli.text import (
     TensorGroup,
@@ -25,16 +26,10 @@ from reshard.cli.text import (
     sizes_text,
     some_text,
 )
-from reshard.documents.checkpoints import (
-    InspectedTensor,
-    Inspection,
-    ItemReport,
-    LeafReport,
-    RecordedMesh,
-)
 from reshard.geometry.sizes import format_bytes
+from reshard.inspection.checkpoint_info import LeafInfo
 
-Rows = Sequence[TensorGroup[InspectedTensor]]
+Rows = Sequence[TensorGroup[TensorInfo]]
 
 MOST_IDS = 8
 """Device ids of a mesh that are shown."""
@@ -43,7 +38,7 @@ _STATES = {True: ("finished", "green"), False: ("not finished", "bold yellow")}
 
 
 def inspection_view(
-    info: Inspection, show_all: bool, most: int = MOST_ROWS
+    info: CheckpointInfo, show_all: bool, most: int = MOST_ROWS
 ) -> Iterator[RenderableType]:
     """The checkpoint from top to bottom: its headline, its tensors in at most ``most`` rows, its meshes, and the rest."""
     yield _headline(info)
@@ -54,14 +49,13 @@ def inspection_view(
     yield from _others(info, show_all)
 
 
-def _headline(info: Inspection) -> Text:
+def _headline(info: CheckpointInfo) -> Text:
     size = f"{count_text(len(info.tensors), 'tensor')}, {format_bytes(info.nbytes)}"
-    kind = f"{info.format} {info.style}" if info.style else info.format
-    return Text.assemble((safe(info.uri), "bold"), f": {kind}, {size}")
+    return Text.assemble((safe(info.uri), "bold"), f": {info.format_and_style}, {size}")
 
 
-def _tensors(info: Inspection, show_all: bool, most: int) -> Iterator[RenderableType]:
-    groups = _groups(info.tensors, show_all)
+def _tensors(info: CheckpointInfo, show_all: bool, most: int) -> Iterator[RenderableType]:
+    groups = _groups(list(info.tensors.values()), show_all)
     shown = capped(groups, show_all, most)
     titles = (
         "tensor", Column("n", right=True, rank=1), "shape", "dtype", "chunks",
@@ -73,22 +67,22 @@ def _tensors(info: Inspection, show_all: bool, most: int) -> Iterator[Renderable
         yield Text(note, style="dim")
 
 
-def _groups(tensors: Sequence[InspectedTensor], show_all: bool) -> Rows:
+def _groups(tensors: Sequence[TensorInfo], show_all: bool) -> Rows:
     if show_all:
         return single(tensors, _name)
     return grouped(tensors, _name, _alike)
 
 
-def _name(tensor: InspectedTensor) -> str:
+def _name(tensor: TensorInfo) -> str:
     return tensor.name
 
 
-def _alike(tensor: InspectedTensor) -> Hashable:
+def _alike(tensor: TensorInfo) -> Hashable:
     layout = (tensor.axes, tensor.mesh, tensor.mesh_number, _split_text(tensor))
     return tensor.shape, tensor.dtype, _chunks(tensor), tensor.compressor, layout, tensor.is_key
 
 
-def _row(group: TensorGroup[InspectedTensor], is_marked: bool) -> tuple[Cell, ...]:
+def _row(group: TensorGroup[TensorInfo], is_marked: bool) -> tuple[Cell, ...]:
     tensor = group.first
     mesh = f" on m{tensor.mesh_number}" if is_marked and tensor.mesh_number is not None else ""
     return (
@@ -103,11 +97,11 @@ def _row(group: TensorGroup[InspectedTensor], is_marked: bool) -> tuple[Cell, ..
     )
 
 
-def _chunks(tensor: InspectedTensor) -> str:
+def _chunks(tensor: TensorInfo) -> str:
     return chunks_text(tensor.shape, tensor.chunks, tensor.chunk_shape, tensor.largest_chunk)
 
 
-def _split_text(tensor: InspectedTensor) -> str:
+def _split_text(tensor: TensorInfo) -> str:
     """The split of a tensor: over the axes of a mesh, or as a ShardedVariable."""
     return axes_text(tensor.axes) if tensor.partition is None else partition_text(tensor.partition)
 
@@ -132,28 +126,28 @@ def _types_text(mesh: RecordedMesh) -> str:
     return f", axis types: {', '.join(others)}" if others else ""
 
 
-def _item_line(item: ItemReport) -> Text:
+def _item_line(item: Item) -> Text:
     kind = "a tree" if item.is_tree else "not a tree, copied unchanged"
     where = f" in {safe(item.directory)}/" if item.directory else ""
     return Text(f"item {safe(item.name) or '(unnamed)'}: {kind}{where}")
 
 
-def _others(info: Inspection, show_all: bool) -> Iterator[Text]:
+def _others(info: CheckpointInfo, show_all: bool) -> Iterator[Text]:
     names = [_named(leaf) for leaf in info.leaves if not leaf.is_tensor]
     if names:
         shown = some_text(names, len(names) if show_all else 8)
         yield Text(f"{count_text(len(names), 'other leaf').replace('leafs', 'leaves')}: {shown}")
-    keys = [t.name for t in info.tensors if t.is_key]
+    keys = [t.name for t in info.tensors.values() if t.is_key]
     if keys:
         yield Text(f"{count_text(len(keys), 'PRNG key')}: {some_text(keys)}")
     if info.quantized:
         yield Text(f"quantised: {info.quantized}")
-    with_digest = sum(t.digest is not None for t in info.tensors)
+    with_digest = sum(t.digest is not None for t in info.tensors.values())
     yield Text(f"digests recorded: {with_digest:,} of {len(info.tensors):,} tensors")
     yield from map(warning, info.warnings)
 
 
-def _named(leaf: LeafReport) -> str:
+def _named(leaf: LeafInfo) -> str:
     """The name of a leaf, and its kind if it is not read."""
     of_shape = f" of shape {list(leaf.shape)}" if leaf.shape else ""
     return f"{leaf.name} ({leaf.kind}{of_shape})" if leaf.kind else leaf.name

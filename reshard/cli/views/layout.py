@@ -56,7 +56,7 @@ def show_layout(
 
 def _show_as_it_is(console: Console, tensors: Sequence[TensorPreview], show_all: bool) -> None:
     """One picture for each kind of tensor, and lists of tensors that are whole or unknown."""
-    meshes = _meshes([t.source for t in tensors])
+    meshes = _meshes([t.source_spec for t in tensors])
     for mesh in meshes:
         for line in _mesh_lines("", mesh, _frame(console, 1)):
             show(console, line)
@@ -84,14 +84,14 @@ def _show_kinds(
 
 def _source_split(tensor: TensorPreview) -> PictureSplit | None:
     """The split of the source; None if it was not recorded."""
-    layout = tensor.source.layout
+    layout = tensor.source_spec.layout
     if layout is None or layout.device_mesh is None:
         return None
-    return PictureSplit(layout.grid(tensor.source.shape, tensor.source.name), layout)
+    return PictureSplit(layout.grid(tensor.source_spec.shape, tensor.source_spec.name), layout)
 
 
 def _target_split(tensor: TensorPreview) -> PictureSplit:
-    return PictureSplit(tensor.slices, tensor.target.layout)
+    return PictureSplit(tensor.slices, tensor.target_spec.layout)
 
 
 def _is_whole(tensor: TensorPreview) -> bool:
@@ -111,7 +111,9 @@ def _show_listed(console: Console, title: str, tensors: Sequence[TensorPreview])
 
 def _names(console: Console, tensors: Sequence[TensorPreview], most: int) -> str:
     """The first few names; a pipe gets all of them."""
-    groups = grouped(tensors, lambda t: names_text(t.source.name, t.target.name), lambda _: None)
+    groups = grouped(
+        tensors, lambda t: names_text(t.source_spec.name, t.target_spec.name), lambda _: None
+    )
     names = [group.name for group in groups]
     return some_text(names, most if console.width < UNLIMITED else len(names))
 
@@ -120,18 +122,18 @@ def _kinds(tensors: Sequence[TensorPreview]) -> dict[object, list[TensorPreview]
     """Tensors of one shape that are cut alike on both sides."""
     kinds: dict[object, list[TensorPreview]] = {}
     for tensor in tensors:
-        key = (tensor.source.shape, tensor.source.layout, _target_split(tensor))
+        key = (tensor.source_spec.shape, tensor.source_spec.layout, _target_split(tensor))
         kinds.setdefault(key, []).append(tensor)
     return kinds
 
 
 def _nbytes(kind: Sequence[TensorPreview]) -> int:
-    return sum(t.source.nbytes for t in kind)
+    return sum(t.source_spec.nbytes for t in kind)
 
 
 def _show_meshes(console: Console, tensors: Sequence[TensorPreview]) -> None:
-    sources = _meshes([t.source for t in tensors])
-    targets = _meshes([t.target for t in tensors])
+    sources = _meshes([t.source_spec for t in tensors])
+    targets = _meshes([t.target_spec for t in tensors])
     frame = _frame(console, 1)
     left = [line for mesh in sources for line in _mesh_lines("source", mesh, frame)]
     right = [line for mesh in targets for line in _mesh_lines("target", mesh, frame)]
@@ -157,7 +159,7 @@ def _mesh_lines(side: str, mesh: DeviceMesh, frame: Frame) -> Iterator[Text]:
 
 def _show_kind(console: Console, kind: Sequence[TensorPreview], is_changed: bool) -> None:
     first = kind[0]
-    title = f"{shape_text(first.source.shape)}, {count_text(len(kind), 'tensor')}, "
+    title = f"{shape_text(first.source_spec.shape)}, {count_text(len(kind), 'tensor')}, "
     console.print()
     show(console, Text(title + format_bytes(_nbytes(kind)), style="bold"))
     show(console, Text(_names(console, kind, 3)))
@@ -173,7 +175,7 @@ def _lines(tensor: TensorPreview) -> int:
     """Height within the frame, the same on both sides."""
     splits = [s for s in (_source_split(tensor), _target_split(tensor)) if s is not None]
     most = max(2 * min(split.rows, MOST_ROWS) - 1 for split in splits)
-    return max(most, LINES_1D if len(tensor.source.shape) < 2 else LINES_ND)
+    return max(most, LINES_1D if len(tensor.source_spec.shape) < 2 else LINES_ND)
 
 
 def _source_lines(tensor: TensorPreview, frame: Frame, side: str = "") -> Iterator[Text]:
@@ -182,17 +184,17 @@ def _source_lines(tensor: TensorPreview, frame: Frame, side: str = "") -> Iterat
         yield Text("source: the layout was not recorded")
         return
     yield Text(f"{side}{layout_text(split.layout)}")
-    yield Text(_shards_text(tensor.source, split))
+    yield Text(_shards_text(tensor.source_spec, split))
     yield from draw(split, frame)
 
 
 def _target_lines(tensor: TensorPreview, frame: Frame) -> Iterator[Text]:
     if tensor.partition is None:
-        yield Text(f"target {layout_text(tensor.target.layout)}")
+        yield Text(f"target {layout_text(tensor.target_spec.layout)}")
     else:
         yield Text(f"target {partition_text(tensor.partition)}")
     split = _target_split(tensor)
-    yield Text(_shards_text(tensor.target, split))
+    yield Text(_shards_text(tensor.target_spec, split))
     yield from draw(split, frame)
 
 

@@ -6,11 +6,19 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 
-from msgspec import UNSET, UnsetType
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import DeviceMesh, Grid, TensorLayout
+from reshard import (
+    ConversionPlan,
+    DeviceMesh,
+    Grid,
+    MultiConversionPlan,
+    PlannedIdentity,
+    PlannedTensor,
+    TensorLayout,
+)
+from reshard.answers.shared import Axes, MeshDocument, Shape
 from reshard.cli.tables import (
     MOST_ROWS,
     Cell,
@@ -40,14 +48,7 @@ from reshard.cli.text import (
     sizes_text,
     some_text,
 )
-from reshard.documents.plans import (
-    MultiPlanAnswer,
-    PlanAnswer,
-    PlannedIdentity,
-    PlannedTensor,
-    PlanTotals,
-)
-from reshard.documents.shared import Axes, MeshDocument, Shape
+from reshard.conversion.plan import PlanTotals
 from reshard.geometry.sizes import format_bytes
 
 Groups = Sequence[TensorGroup[PlannedTensor]]
@@ -63,7 +64,7 @@ MOST_SOURCES = 6
 
 
 def plan_view(
-    planned: PlanAnswer,
+    planned: ConversionPlan,
     show_all: bool,
     said: set[str] | None = None,
     most: int = MOST_ROWS,
@@ -84,7 +85,7 @@ def plan_view(
     yield from warnings_of(planned.warnings, said)
 
 
-def joint_view(joint: MultiPlanAnswer) -> Iterator[Text]:
+def joint_view(joint: MultiConversionPlan) -> Iterator[Text]:
     """The cost of several targets together, and the bytes that are read twice."""
     again = (
         f", {format_bytes(joint.repeated_bytes)} of it again"
@@ -122,7 +123,7 @@ def _alike(tensor: PlannedTensor) -> Hashable:
 def _columns(tensors: Sequence[PlannedTensor]) -> tuple[str | Column, ...]:
     """Columns of the target come first; columns of the source follow if there is room."""
     is_cast = any(t.source_dtype != t.target_dtype for t in tensors)
-    is_mapped = any(t.change is not UNSET for t in tensors)
+    is_mapped = any(t.change is not None for t in tensors)
     return (
         "tensor",
         Column("n", right=True, rank=3),
@@ -155,7 +156,7 @@ def _row(group: TensorGroup[PlannedTensor]) -> tuple[Cell, ...]:
         _chunks_before(first),
         _chunks_after(first),
         first.strategy,
-        *(() if isinstance(first.change, UnsetType) else (first.change,)),
+        *(() if first.change is None else (first.change,)),
         f"{sum(t.tasks for t in group.members):,}",
         f"{decoded}{_read_again(first)}",
         format_bytes(sum(t.written_bytes for t in group.members)),
@@ -211,9 +212,9 @@ def _meshes(meshes: set[MeshDocument | None]) -> str:
     return "; ".join(f"({m})" for m in known[:4]) + ("; …" if known[4:] else "") or "not recorded"
 
 
-def _totals(planned: PlanAnswer) -> Iterator[str]:
+def _totals(planned: ConversionPlan) -> Iterator[str]:
     plan = planned.totals
-    if not isinstance(planned.map, UnsetType):
+    if planned.map is not None:
         yield map_text(planned.map)
     yield (
         f"total: {count_text(len(planned.tensors), 'tensor')} in {count_text(plan.tasks, 'task')}; "
@@ -223,7 +224,7 @@ def _totals(planned: PlanAnswer) -> Iterator[str]:
     yield _memory(plan)
     if planned.quantized:
         yield f"quantised: {planned.quantized}"
-    if not isinstance(planned.identity, UnsetType):
+    if planned.identity is not None:
         yield _identity(planned.identity)
     if planned.free_bytes is not None:
         yield f"space: {format_bytes(planned.free_bytes)} free at the target"

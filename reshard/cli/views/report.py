@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from msgspec import UNSET
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -62,7 +61,7 @@ def report_view(
     yield from time_report(report.time)
     yield from request_report(report.requests)
     if report.map is not None:
-        yield Text(map_text(report.map._document()))
+        yield Text(map_text(report.map))
     yield from _casts(report.tensors, show_all)
     yield from _digests(report.tensors, show_all)
     yield from map(Text, _proofs(report.tensors))
@@ -168,8 +167,7 @@ def _digests(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[Render
 
 
 def _name(tensor: TensorReport) -> str:
-    sources = UNSET if tensor.sources is None else tensor.sources
-    return sources_text(sources, tensor.source, tensor.target)
+    return sources_text(tensor.sources, tensor.source, tensor.target)
 
 
 def _is_changed(tensor: TensorReport) -> bool:

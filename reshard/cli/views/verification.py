@@ -64,10 +64,10 @@ def verification_view(
 
 def _rules(found: Verification, show_all: bool) -> Iterator[Text]:
     """The rules by which tensors were paired, and the tensors that they leave out."""
-    if found.rules and found.rules_from == "recorded":
+    if found.rules and found.rules.from_ == "recorded":
         rules = rule_words(found.rules)
         yield Text(f"rules that B records: {some_text(rules, len(rules) if show_all else 8)}")
-    if found.map_from == "recorded":
+    if found.map == "recorded":
         yield Text("compared with what the map makes of A that B records")
     if found.dropped:
         names = some_text(found.dropped, len(found.dropped) if show_all else 5)
@@ -142,7 +142,9 @@ def _detail(verdict: TensorVerdict, found: Verification) -> str:
     if verdict.status.startswith("only in"):
         return ""
     how = f"cast {_cast(verdict)}" if verdict.comparison == "cast" else verdict.comparison
-    return "; ".join(filter(None, [verdict.detail, how if found.rules else ""]))
+    return "; ".join(
+        filter(None, [verdict.detail, how if found.rules or found.is_by_rules else ""])
+    )
 
 
 def _cast(verdict: TensorVerdict) -> str:
@@ -235,9 +237,10 @@ def fingerprint_view(found: Fingerprint, show_all: bool) -> Iterator[RenderableT
         f"{count_text(found.files, 'other file')} of {safe(found.uri)} in "
         f"{duration_text(found.seconds)} ({rate_text(found.nbytes, found.seconds)})",
     )
-    shown = capped(list(found.tensors.items()), show_all, MOST_DIGESTS)
+    shown = capped(list(found.tensors.values()), show_all, MOST_DIGESTS)
     if shown:
-        yield table("", ("tensor", "CRC-64/NVME"), shown, whole=show_all)
+        rows = ((one.name, one.digest) for one in shown)
+        yield table("", ("tensor", "CRC-64/NVME"), rows, whole=show_all)
     if note := cap_note(len(shown), len(found.tensors), "tensors"):
         yield Text(note, style="dim")
     yield from (Text(f"written: {safe(path)}") for path in found.written)

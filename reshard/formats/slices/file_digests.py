@@ -23,7 +23,7 @@ DigestStatus = Literal["recorded", "different", "missing", "unexpected", "unread
 
 
 class FileVerdict(Struct, frozen=True):
-    """The result of comparing one file with its record.
+    """The comparison of a file with its record.
 
     Attributes:
         name: its path below the checkpoint.

@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from reshard.answers.record import safe
 from reshard.formats.pickle.nodes import Built, Name, Persistent
 from reshard.formats.torch.archived_tensor import is_tensor
 from reshard.formats.torch.plain_value import PLAIN_NAMES, Unread
-from reshard.record import safe
 
 _PARAMETERS = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
 _WITH_ATTRIBUTES = "torch._tensor._rebuild_from_type_v2"

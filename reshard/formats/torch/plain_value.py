@@ -10,12 +10,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from reshard.answers.record import safe
 from reshard.formats.contents import PathKey
 from reshard.formats.leaf_paths import Path
 from reshard.formats.limits import MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.pickle.nodes import Built, Name, Table
 from reshard.formats.torch.archived_tensor import TENSOR_NAMES, is_tensor
-from reshard.record import safe
 
 COMPLEX, ORDERED, BYTES = "complex", "OrderedDict", "bytes"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from reshard.answers.record import Record, counted
 from reshard.engine.cast import converted
 from reshard.errors import ReshardError
 from reshard.geometry.dtypes import numpy_dtype
@@ -25,7 +26,6 @@ from reshard.maps.given_map import map_of
 from reshard.maps.mapped import MappedTensor
 from reshard.planning.piece import Piece
 from reshard.planning.rules import rewrites
-from reshard.record import Record, counted
 
 if TYPE_CHECKING:
     import numpy.typing as npt

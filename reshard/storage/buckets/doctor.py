@@ -7,10 +7,11 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from reshard.documents.shared import DoctorAnswer, TriedOperation, document_of
+from reshard.answers.record import Json, Record
 from reshard.errors import (
     MissingPackageError,
     ReshardError,
@@ -18,7 +19,6 @@ from reshard.errors import (
     StorageError,
     TargetExistsError,
 )
-from reshard.record import Record
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.clients import new_client
 from reshard.storage.buckets.clouds import CLOUDS, is_bucket_scheme, parse_url
@@ -54,16 +54,15 @@ class BucketReport(Record, frozen=True):
         latency_s: of the median request for a few bytes.
     """
 
+    JSON: ClassVar[Json] = Json(
+        ("url", "checks", "latency_s", "upload_bytes_per_s", "download_bytes_per_s", "is_fine")
+    )
+
     url: str
     checks: tuple[BucketCheck, ...]
     latency_s: float | None = None
     upload_bytes_per_s: float | None = None
     download_bytes_per_s: float | None = None
-
-    def _document(self) -> DoctorAnswer:
-        checks = tuple(document_of(check, TriedOperation) for check in self.checks)
-        fields = {**structs.asdict(self), "checks": checks}
-        return DoctorAnswer(**fields, is_fine=self.is_fine)
 
     @property
     def is_fine(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import reshard
 from reshard.errors import LayoutError, MemoryBudgetError, PlanError, ReshardError, TreeError
-from reshard.surface.identities import is_installed
+from reshard.identity.leaf_tree import is_installed
 from reshard_server.auth.root_paths import OPEN_SECONDS
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored.kinds import LAYOUT

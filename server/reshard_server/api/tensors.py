@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from reshard.errors import ReshardError
-from reshard.surface.identities import how_to_record, render_identity
+from reshard.identity.identity_file import how_to_record, render_identity
 from reshard_server.api.answers import MaskedRoute
 from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.openapi.description import problems

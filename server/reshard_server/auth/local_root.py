@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from reshard import ReshardError
-from reshard.surface.places import Location, files_of, is_there, locate
+from reshard.formats.known_formats import files_of
+from reshard.formats.registry import is_there
+from reshard.storage.location import Location, locate
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError
 
 _SYSCALL = 437

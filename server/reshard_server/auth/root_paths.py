@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from reshard.errors import MissingError, StorageError
-from reshard.surface.places import Location, is_there, locate
+from reshard.formats.registry import is_there
+from reshard.storage.location import Location, locate
 from reshard_server.auth.local_root import (
     LocalRoot,
     Lookup,

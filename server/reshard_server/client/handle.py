@@ -11,20 +11,8 @@ from urllib.parse import quote
 
 import httpx
 
-from reshard import (
-    CastStats,
-    ConversionReport,
-    DeltaReport,
-    DeltaTensor,
-    IdentityReport,
-    MapSummary,
-    Progress,
-    RequestReport,
-    Requests,
-    Stage,
-    TensorReport,
-    progress_bar,
-)
+from reshard import ConversionReport, DeltaReport, Progress, Stage, progress_bar
+from reshard.answers.record import record_from
 from reshard.errors import ReshardError
 from reshard_server.client.transport import ServiceError, Transport, UnreachableError, error_of
 from reshard_server.schemas.base import Problem
@@ -234,69 +222,10 @@ def _as_progress(state: ProgressState) -> Progress:
 
 def report_of(document: Mapping[str, Any]) -> ConversionReport:
     """The record of a target's report (docs/reference/json-output.md, convert)."""
-    fields = (
-        "source", "target", "read_bytes", "moved_bytes", "written_bytes", "seconds", "resumed_bytes", "already_done",
-    )  # fmt: skip
-    return ConversionReport(
-        tensors=tuple(map(_tensor, document["tensors"])),
-        warnings=tuple(document["warnings"]),
-        missing_chunks=document.get("missing_chunks", {}),  # a server of an older version has none,
-        requests=_requests(document.get("requests")),  # and no requests
-        map=_map(document.get("map")),
-        identity=_identity(document.get("identity")),
-        **{name: document[name] for name in fields},
-    )
+    return record_from(ConversionReport, document)
 
 
 def delta_report_of(document: Mapping[str, Any]) -> DeltaReport:
     """The record of a delta's report (docs/reference/json-output.md, delta), whose tensors are a list."""
-    tensors = [DeltaTensor(**{**one, "shape": tuple(one["shape"])}) for one in document["tensors"]]
-    known = {name: document[name] for name in DeltaReport.__struct_fields__ if name in document}
-    return DeltaReport(
-        **{
-            **known,
-            "tensors": {tensor.name: tensor for tensor in tensors},
-            "warnings": tuple(document["warnings"]),
-        }
-    )
-
-
-def _requests(document: Mapping[str, Any] | None) -> RequestReport | None:
-    if document is None:
-        return None
-    names = Requests.__struct_fields__
-    planned, actual = (
-        Requests(**{name: document[of][name] for name in names}) for of in ("planned", "actual")
-    )
-    return RequestReport(planned, actual)
-
-
-def _identity(document: Mapping[str, Any] | None) -> IdentityReport | None:
-    if document is None:
-        return None
-    known = {name: document[name] for name in IdentityReport.__struct_fields__ if name in document}
-    return IdentityReport(**{**known, "signers": tuple(document.get("signers") or ())})
-
-
-def _map(document: Mapping[str, Any] | None) -> MapSummary | None:
-    if document is None:
-        return None
-    tied = tuple((first, second) for first, second in document["tied"])
-    return MapSummary(**{**document, "tied": tied, "cropped": tuple(document["cropped"])})
-
-
-def _tensor(document: Mapping[str, Any]) -> TensorReport:
-    names = (name for name in TensorReport.__struct_fields__ if name in document)
-    members = {name: document[name] for name in names}
-    cast = document["cast"]
-    members["shape"] = tuple(document["shape"])
-    members["cast"] = None if cast is None else _cast(cast)
-    if "sources" in members:
-        members["sources"] = tuple(members["sources"])
-    return TensorReport(**members)
-
-
-def _cast(document: Mapping[str, Any]) -> CastStats:
-    error = float(document["largest_relative_error"])  # "inf" if it was not finite
-    # A server of an older version does not count the saturated ones.
-    return CastStats(document["overflows"], document["nans"], error, document.get("saturated", 0))
+    tensors = {one["name"]: one for one in document["tensors"]}
+    return record_from(DeltaReport, {**document, "tensors": tensors})

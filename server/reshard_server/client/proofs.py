@@ -16,24 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from reshard import Box, TensorIdentity, WeightsIdentity
 from reshard.errors import FormatError, TreeError, VerificationError
-from reshard.surface.identities import (
-    HASH_BYTES,
-    PACKED,
-    FileSlice,
-    aligned_slice,
-    check_aligned,
-    check_slice,
-    hashed_dtype,
-    numpy_dtype,
-    opaque_dtype,
-    parse_identity,
-    proof_hashes,
-    slice_box,
-    slices_of,
-    storage_bytes,
-    tree_of_identity,
-)
-from reshard.surface.places import locate
+from reshard.formats.safetensors.slices import FileSlice, slices_of
+from reshard.geometry.dtypes import PACKED, numpy_dtype, opaque_dtype, storage_bytes
+from reshard.identity.identity_file import hashed_dtype, parse_identity, tree_of_identity
+from reshard.identity.leaf_tree import HASH_BYTES
+from reshard.identity.slice_proof import aligned_slice, check_aligned, check_slice, proof_hashes
+from reshard.storage.location import locate
+from reshard.streaming.tensor_stream import slice_box
 from reshard_server.client.transport import Transport
 
 if TYPE_CHECKING:

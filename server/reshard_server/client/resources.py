@@ -9,16 +9,20 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from reshard import LayoutMap, MissingAxes, VersionInfo
-from reshard.documents.checkpoints import (
-    FingerprintAnswer,
-    IdentityAnswer,
-    Inspection,
-    LayoutAnswer,
+from reshard import (
+    CheckpointInfo,
+    ConversionPlan,
+    Fingerprint,
+    Identification,
+    LayoutMap,
+    LayoutPreview,
+    MissingAxes,
+    MultiConversionPlan,
+    Verification,
+    VersionInfo,
 )
-from reshard.documents.comparisons import VerificationAnswer
-from reshard.documents.plans import MultiPlanAnswer, PlanAnswer
-from reshard.surface.words import cast_pairs, own_layout
+from reshard.arguments import cast_pairs
+from reshard.layout.bridges.from_keras import own_layout
 from reshard_server.client.transport import D, Transport
 from reshard_server.schemas.checkpoint import CheckpointPage, FoundCheckpoint
 from reshard_server.schemas.schedule import (
@@ -90,9 +94,9 @@ class Checkpoints:
         params = {"root": root, "prefix": prefix, **page}
         return self.transport.each(CheckpointPage, "/v1/checkpoints", params, "checkpoints")
 
-    def inspect(self, checkpoint: str, **more: Any) -> Inspection:
+    def inspect(self, checkpoint: str, **more: Any) -> CheckpointInfo:
         """Returns names, shapes, dtypes, chunks and layouts; takes ``step`` and ``item``."""
-        return self._ask(Inspection, "inspect", checkpoint=checkpoint, **more)
+        return self._ask(CheckpointInfo, "inspect", checkpoint=checkpoint, **more)
 
     def versions(self, checkpoint: str) -> tuple[VersionInfo, ...]:
         """The versions of weights in a folder, or one delta with the tensors that it changes."""
@@ -100,18 +104,18 @@ class Checkpoints:
         path = "/v1/checkpoints:versions"
         return self.transport.document(_Versions, "GET", path, params=query, timeout=None).versions
 
-    def verify(self, checkpoint: str, other: str | None = None, **more: Any) -> VerificationAnswer:
+    def verify(self, checkpoint: str, other: str | None = None, **more: Any) -> Verification:
         """Compares with another checkpoint, with its recorded digests, with a root (``identity``) or with the root that a public key
         signed (``key``, as PEM); differences are an answer."""
-        return self._ask(VerificationAnswer, "verify", checkpoint=checkpoint, other=other, **more)
+        return self._ask(Verification, "verify", checkpoint=checkpoint, other=other, **more)
 
-    def fingerprint(self, checkpoint: str, **more: Any) -> FingerprintAnswer:
+    def fingerprint(self, checkpoint: str, **more: Any) -> Fingerprint:
         """Records digests of a checkpoint's tensors and files in it."""
-        return self._ask(FingerprintAnswer, "fingerprint", checkpoint=checkpoint, **more)
+        return self._ask(Fingerprint, "fingerprint", checkpoint=checkpoint, **more)
 
-    def identify(self, checkpoint: str, **more: Any) -> IdentityAnswer:
+    def identify(self, checkpoint: str, **more: Any) -> Identification:
         """Computes the root of the weights, of all bytes; takes ``step``, ``item`` and ``max_memory``."""
-        return self._ask(IdentityAnswer, "identify", checkpoint=checkpoint, **more)
+        return self._ask(Identification, "identify", checkpoint=checkpoint, **more)
 
     def _ask(self, kind: type[D], verb: str, **body: Any) -> D:
         given = {k: v for k, v in body.items() if v is not None}
@@ -186,7 +190,7 @@ class Layouts(_Stored[StoredLayout, ListedLayout, LayoutPage, VersionPage]):
         layout: str | Mapping[str, Any] | LayoutMap | None = None,
         mesh: str | None = None,
         missing_axes: MissingAxes | None = None,
-    ) -> LayoutAnswer:
+    ) -> LayoutPreview:
         """Previews the split of each tensor of a checkpoint by a layout."""
         given = {
             "checkpoint": checkpoint,
@@ -195,7 +199,7 @@ class Layouts(_Stored[StoredLayout, ListedLayout, LayoutPage, VersionPage]):
             "missing_axes": missing_axes,
         }
         body = {k: v for k, v in given.items() if v is not None}
-        return self.transport.document(LayoutAnswer, "POST", "/v1/layouts:preview", json=body)
+        return self.transport.document(LayoutPreview, "POST", "/v1/layouts:preview", json=body)
 
 
 class Maps(_Stored[StoredMap, ListedMap, MapPage, MapVersionPage]):
@@ -214,18 +218,18 @@ class Plans:
 
     transport: Transport
 
-    def create(self, source: str, target: str, **options: Any) -> PlanAnswer:
+    def create(self, source: str, target: str, **options: Any) -> ConversionPlan:
         """Plans a conversion to one target; takes the options of ``Client.convert``."""
         body = {"source": source, "target": target, **with_layout(options)}
-        return self.transport.document(PlanAnswer, "POST", "/v1/plans", json=body, timeout=None)
+        return self.transport.document(ConversionPlan, "POST", "/v1/plans", json=body, timeout=None)
 
     def create_several(
         self, source: str, targets: Sequence[Mapping[str, Any]], **options: Any
-    ) -> MultiPlanAnswer:
+    ) -> MultiConversionPlan:
         """Plans a conversion to several targets, each with its options; ``options`` apply to all."""
         body = {"source": source, "targets": [*map(with_layout, targets)], **options}
         return self.transport.document(
-            MultiPlanAnswer, "POST", "/v1/plans", json=body, timeout=None
+            MultiConversionPlan, "POST", "/v1/plans", json=body, timeout=None
         )
 
 

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from reshard import LayoutMap, WeightsIdentity
+from reshard.arguments import cast_pairs
 from reshard.errors import PlanError, StorageError
-from reshard.surface.identities import checked_root, kept_names
-from reshard.surface.words import cast_pairs, full_name
+from reshard.identity.leaf_tree import checked_root
+from reshard.layout.changes import full_name
+from reshard.planning.rules import kept_names
 from reshard_server.client.proofs import (
     ShardFile,
     WantedSlice,
@@ -31,7 +33,7 @@ from reshard_server.client.transport import Transport, UnreachableError
 if TYPE_CHECKING:
     import numpy as np
 
-    from reshard.surface.words import CastRules, DTypeLike
+    from reshard.arguments import CastRules, DTypeLike
 
 URL = "/v1/tensors"
 GOES_ON = 5

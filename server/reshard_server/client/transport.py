@@ -13,6 +13,7 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 import reshard.errors
+from reshard.answers.record import record_from
 from reshard.errors import MemoryBudgetError, ReshardError
 from reshard_server.schemas.base import Problem
 
@@ -111,7 +112,7 @@ class Transport:
         """The answer as a document of the library."""
         answer = self.ask(method, path, **more)
         try:
-            return msgspec.json.decode(answer.content, type=kind)
+            return record_from(kind, msgspec.json.decode(answer.content))
         except msgspec.DecodeError as error:
             raise _invalid(answer, kind, str(error)) from None
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from reshard.surface.places import is_there, locate
-from reshard.surface.words import parse_bytes
+from reshard.formats.registry import is_there
+from reshard.geometry.sizes import parse_bytes
+from reshard.storage.location import locate
 from reshard_server.auth.root_paths import Roots
 from reshard_server.db.conversions.hard_links import linked_source
 from reshard_server.db.stored.kinds import KINDS, content_then

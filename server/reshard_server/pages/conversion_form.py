@@ -16,8 +16,8 @@ from pydantic.fields import FieldInfo
 
 from reshard import check_arguments
 from reshard.errors import ReshardError
-from reshard.surface.options import CHANGES, OUTPUT
-from reshard.surface.words import parse_json, parse_yaml
+from reshard.layout.layout_text import parse_json, parse_yaml
+from reshard.options import CHANGES, OUTPUT
 from reshard_server.db.stored.kinds import KINDS, MAP
 from reshard_server.errors.error_handlers import invalid
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of

@@ -11,7 +11,7 @@ from typing import Any
 from anyio.to_thread import run_sync
 from fastapi import Request
 
-from reshard.surface.words import format_bytes
+from reshard.geometry.sizes import format_bytes
 from reshard_server.api.answers import answer_to
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored.kinds import KINDS, content_then

@@ -16,8 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, Response
 
-from reshard.surface import words
-from reshard.surface.words import format_bytes
+from reshard.answers.record import duration_text as known_duration
+from reshard.geometry.sizes import format_bytes
 from reshard_server.errors.problems import NOT_FOUND, ProblemError
 from reshard_server.schemas.conversion import DECLARED, Conversion, targets_of
 
@@ -67,7 +67,7 @@ def share_text(part: float, total: float) -> str:
 
 def duration_text(seconds: float | None) -> str:
     """``3 min 20 s``, or a dash if it is unknown."""
-    return "–" if seconds is None else words.duration_text(seconds)
+    return "–" if seconds is None else known_duration(seconds)
 
 
 def moment_text(at: datetime) -> str:

@@ -11,7 +11,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from reshard.surface.options import recipe_names
+from reshard.maps.read_map import recipe_names
 from reshard_server.api.answers import answer_to
 from reshard_server.api.caller import Serving
 from reshard_server.db.stored import versions

@@ -25,18 +25,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from reshard.deltas.versions import version_folders
 from reshard.errors import ReshardError, StorageError
-from reshard.surface.places import (
-    Location,
+from reshard.formats.known_formats import files_of
+from reshard.formats.registry import (
     committed_format,
-    committed_steps,
-    files_of,
     may_stand_above_others,
-    names_in,
     single_files,
-    version_folders,
     viewed,
 )
+from reshard.formats.steps import committed_steps, names_in
+from reshard.storage.location import Location
 from reshard_server.auth.local_root import LONGEST_PATH, may_be_named
 from reshard_server.schemas.checkpoint import FoundCheckpoint
 

@@ -7,7 +7,7 @@ from typing import Any
 from anyio.to_thread import run_sync
 
 from reshard import check_arguments
-from reshard.surface.places import Location
+from reshard.storage.location import Location
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.documents import page_key, page_token
 from reshard_server.db.stored.kinds import KINDS, LAYOUT, MAP

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import Path
 
 from reshard import check_arguments
-from reshard.surface.options import recipe_names
+from reshard.maps.read_map import recipe_names
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored import versions
 from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, StoredVersion

@@ -29,7 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reshard.errors import StorageError
-from reshard.surface.places import Location, files_of, locate
+from reshard.formats.known_formats import files_of
+from reshard.storage.location import Location, locate
 from reshard_server.auth.local_root import LINKS_FOLDER
 
 SETTLING_SECONDS = 0.1

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from reshard.errors import StorageError
-from reshard.surface.places import Location, committed_among
+from reshard.formats.steps import committed_among
+from reshard.storage.location import Location
 from reshard_server.db.clock import clock_of
 from reshard_server.db.connections import TOPICS, news_of
 from reshard_server.db.conversions import conversions, hard_links

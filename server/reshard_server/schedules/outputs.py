@@ -24,13 +24,10 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from reshard.errors import StorageError
-from reshard.surface.places import (
-    Location,
-    remove_finished,
-    stamp_of_finished,
-    version_of_name,
-    version_text,
-)
+from reshard.formats.delta.index_values import version_text
+from reshard.formats.delta.read_delta import version_of_name
+from reshard.storage.location import Location
+from reshard.storage.targets import remove_finished, stamp_of_finished
 from reshard_server.auth.local_root import REMOVED_PREFIX
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reshard.errors import StorageError
-from reshard.surface.places import Location
+from reshard.storage.location import Location
 from reshard_server.db.conversions.rows import ENDED
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs

@@ -15,7 +15,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from reshard.surface.places import Location, version_text
+from reshard.formats.delta.index_values import version_text
+from reshard.storage.location import Location
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller, Tokens
 from reshard_server.db.clock import now_of

@@ -30,7 +30,9 @@ from dataclasses import replace
 from itertools import islice
 
 from reshard.errors import MissingError, StorageError
-from reshard.surface.places import Location, committed_among, named_steps, prefixes_in
+from reshard.formats.steps import committed_among, named_steps
+from reshard.formats.tensorflow.files import prefixes_in
+from reshard.storage.location import Location
 from reshard_server.db.conversions import conversions, hard_links
 from reshard_server.db.conversions.hard_links import LinkFolder
 from reshard_server.db.schedules import runs as schedule_runs

@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 import reshard
-from reshard.surface.options import OPTIONS
+from reshard.conversion.declared_options import OPTIONS
 
 MOST_MEMBERS = 100
 """Limit for an object with named members; no valid request has as many."""

@@ -19,7 +19,10 @@ from pydantic import (
 )
 
 from reshard import DeltaChecksum, DeltaEncoding, DeltaReceiver, Stage, Target
-from reshard.surface.options import LIBRARY_NAMES, OF_DELTAS, OPTIONS, Option
+from reshard.conversion.declared_options import OPTIONS
+from reshard.conversion.options import LIBRARY_NAMES
+from reshard.deltas.declared_options import OPTIONS as OF_DELTAS
+from reshard.options import Option
 from reshard_server.schemas.base import (
     Answer,
     CheckpointChoice,

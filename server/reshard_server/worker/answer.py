@@ -19,20 +19,11 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 import reshard
+from reshard.answers.record import answer_of, plain, values
+from reshard.conversion.plan import P, priced
 from reshard.errors import MissingError
-from reshard.surface.answers import (
-    conversion_plan,
-    conversion_plans,
-    fingerprint,
-    identify,
-    inspection,
-    layout_document,
-    recorded_identity,
-    starter_document,
-    verification,
-    versions_document,
-)
-from reshard.surface.identities import NoSignatureError
+from reshard.identity.envelope import NoSignatureError
+from reshard.inspection.checkpoint_info import recorded_identity
 from reshard_server.worker.convert import ProgressThrottle
 
 Document = dict[str, Any]
@@ -44,16 +35,17 @@ def answer(question: str, arguments: Document, progress: ProgressThrottle) -> Do
 
 
 def _inspect(arguments: Document, _: ProgressThrottle) -> Document:
-    return inspection(reshard.inspect(**arguments))
+    return answer_of("inspect", reshard.inspect(**arguments))
 
 
 def _versions(arguments: Document, _: ProgressThrottle) -> Document:
-    return versions_document(arguments["path"], reshard.inspect_versions(**arguments))
+    versions = plain(reshard.inspect_versions(**arguments))
+    return answer_of("inspect", uri=arguments["path"], versions=versions)
 
 
 def _verify(arguments: Document, progress: ProgressThrottle) -> Document:
     try:
-        return verification(reshard.verify(**arguments, progress=progress))
+        return answer_of("verify", reshard.verify(**arguments, progress=progress))
     except NoSignatureError as error:  # a client can name no other folder
         raise MissingError(
             f"{error.problem}; sign the checkpoint (reshard sign), or convert a signed one with identity carry, so that the signature "
@@ -62,34 +54,39 @@ def _verify(arguments: Document, progress: ProgressThrottle) -> Document:
 
 
 def _fingerprint(arguments: Document, progress: ProgressThrottle) -> Document:
-    return fingerprint(reshard.fingerprint(**arguments, progress=progress))
+    return answer_of("fingerprint", reshard.fingerprint(**arguments, progress=progress))
 
 
 def _identify(arguments: Document, progress: ProgressThrottle) -> Document:
-    return identify(reshard.identify(**arguments, progress=progress))
+    return answer_of("identify", reshard.identify(**arguments, progress=progress))
 
 
 def _starter(arguments: Document, _: ProgressThrottle) -> Document:
-    return starter_document(arguments["source"], reshard.starter_layout(**arguments))
+    starter = reshard.starter_layout(**arguments)
+    return answer_of("layout", source=arguments["source"], starter=starter)
 
 
 def _layout(arguments: Document, _: ProgressThrottle) -> Document:
-    return layout_document("", arguments["source"], reshard.preview_layout(**arguments))
+    preview = reshard.preview_layout(**arguments)
+    return answer_of("layout", replace(preview, file="", source=arguments["source"]))
 
 
 def _plan(arguments: Document, _: ProgressThrottle) -> Document:
     shares, link = arguments.pop("shares"), arguments.pop("link")
-    return conversion_plan(reshard.plan(**arguments), with_shares=shares, **link)
+    return answer_of("plan", _as_asked(reshard.plan(**arguments), shares, link))
 
 
 def _plans(arguments: Document, _: ProgressThrottle) -> Document:
     shares, link = arguments.pop("shares"), arguments.pop("link")
     targets = [reshard.Target(**target) for target in arguments.pop("targets")]
-    return conversion_plans(
-        reshard.plan_all(arguments.pop("source"), targets, **arguments),
-        with_shares=shares,
-        **link,
-    )
+    planned = reshard.plan_all(arguments.pop("source"), targets, **arguments)
+    return answer_of("plan", _as_asked(planned, shares, link))
+
+
+def _as_asked(planned: P, shares: bool, link: dict[str, float]) -> P:
+    """The plan, with shares if they were asked for, and with its requests on the link."""
+    found = planned.with_shares() if shares else planned
+    return priced(found, found.request_plan, **link) if link else found
 
 
 def _picture(arguments: Document, _: ProgressThrottle) -> Document:
@@ -99,7 +96,7 @@ def _picture(arguments: Document, _: ProgressThrottle) -> Document:
 
 def _contents(arguments: Document, _: ProgressThrottle) -> Document:
     """A checkpoint's contents for a page: the first tensors only."""
-    whole = inspection(reshard.inspect(**arguments))
+    whole = _inspect(arguments, _)
     kept = ("format", "style", "nbytes", "items", "meshes", "warnings")
     return {
         "command": "contents",
@@ -112,7 +109,7 @@ def _contents(arguments: Document, _: ProgressThrottle) -> Document:
 
 def _layout_summary(arguments: Document, _: ProgressThrottle) -> Document:
     """A layout on a checkpoint for a page: the first tensors only."""
-    whole = layout_document("", arguments["source"], reshard.preview_layout(**arguments))
+    whole = _layout(arguments, _)
     return {
         **whole,
         "command": "layout_summary",
@@ -168,23 +165,24 @@ def picture(planned: Planned, name: str | None) -> Document:
     Args:
         name: of a tensor in the target; the tensor that moves most if it is None or unknown.
     """
-    whole = conversion_plan(replace(planned, tensors=planned.tensors[:MOST_TENSORS]), False)
-    sizes = [(shard_bytes(t), t.partition is None) for t in planned.tensors]
+    tensors = list(planned.tensors)
+    whole = answer_of("plan", replace(planned, tensors=tensors[:MOST_TENSORS]))
+    sizes = [(shard_bytes(t), t.partition is None) for t in tensors]
     is_mapped = planned.map is not None  # then shards of source and target have other shapes
-    chosen = None if is_mapped else chosen_of(planned.tensors, name)
-    resplit = [] if is_mapped else [t for t in planned.tensors if is_resplit(t)]
+    chosen = None if is_mapped else chosen_of(tensors, name)
+    resplit = [] if is_mapped else [t for t in tensors if is_resplit(t)]
     return {
         **whole,
         "command": "picture",
         "tensors": [
             {**document, **_shards(t)}
-            for document, t in zip(whole["tensors"], planned.tensors, strict=False)
+            for document, t in zip(whole["tensors"], tensors, strict=False)
         ],
-        "chosen": None if chosen is None else _with_shares(planned, chosen),
+        "chosen": None if chosen is None else _with_shares(chosen),
         "resplit": {
             "tensors": len(resplit),
-            "nbytes": sum(t.target.nbytes for t in resplit),
-            "of_nbytes": sum(t.target.nbytes for t in planned.tensors),
+            "nbytes": sum(t.target_spec.nbytes for t in resplit),
+            "of_nbytes": sum(t.target_spec.nbytes for t in tensors),
         },
         "device_bytes": sum(size for size, over_mesh in sizes if over_mesh),
         "partitioned_bytes": sum(size for size, over_mesh in sizes if not over_mesh),
@@ -196,27 +194,27 @@ def chosen_of(tensors: Planned, name: str | None) -> Planned:
 
     If no tensor moves, a tensor with other shards in the target comes first, then the largest.
     """
-    named = next((t for t in tensors if t.target.name == name), None)
+    named = next((t for t in tensors if t.target == name), None)
     return named or max(
-        tensors, key=lambda t: (moved_bytes(t), is_resplit(t), t.target.nbytes), default=None
+        tensors, key=lambda t: (moved_bytes(t), is_resplit(t), t.target_spec.nbytes), default=None
     )
 
 
 def is_resplit(tensor: Planned) -> bool:
     """True if the tensor has other shards in the target than in the source."""
-    return bool(tensor.source.slices.cuts != tensor.target.slices.cuts)
+    return bool(tensor.source_spec.slices.cuts != tensor.target_spec.slices.cuts)
 
 
 def moved_bytes(tensor: Planned) -> int:
     """Bytes of target shards that do not come from the source shard that gives the shard most."""
-    spec = tensor.target
+    spec = tensor.target_spec
     elements = math.prod(spec.shape)
     return spec.nbytes * (elements - overlap(tensor).kept) // elements if elements else 0
 
 
 def overlap(tensor: Planned) -> PartOverlap:
     """The overlap of the target's shards with the source's. Shards are boxes, so each dimension is computed alone."""
-    cuts = zip(tensor.source.slices.cuts, tensor.target.slices.cuts, strict=True)
+    cuts = zip(tensor.source_spec.slices.cuts, tensor.target_spec.slices.cuts, strict=True)
     lines = [_overlap(source, target) for source, target in cuts]
     return (
         PartOverlap(*(math.prod(values) for values in zip(*lines, strict=True)))
@@ -238,13 +236,13 @@ def _overlap(source: Cuts, target: Cuts) -> PartOverlap:
 
 def shard_bytes(tensor: Planned) -> int:
     """Bytes of the largest shard in the target."""
-    spec = tensor.target
+    spec = tensor.target_spec
     elements = math.prod(spec.shape)
     return spec.nbytes * math.prod(spec.slices.largest) // elements if elements else 0
 
 
 def _shards(tensor: Planned) -> Document:
-    source, target = tensor.source.slices, tensor.target.slices
+    source, target = tensor.source_spec.slices, tensor.target_spec.slices
     return {
         "source_parts": source.parts,
         "target_parts": target.parts,
@@ -253,10 +251,10 @@ def _shards(tensor: Planned) -> Document:
     }
 
 
-def _with_shares(planned: Planned, tensor: Planned) -> Document:
+def _with_shares(tensor: Planned) -> Document:
     """The document of a tensor; its ``shares`` are None if there are too many."""
     few = _pairs(tensor) <= MOST_PAIRS
-    (document,) = conversion_plan(replace(planned, tensors=[tensor]), few)["tensors"]
+    document = values(tensor.with_shares() if few else tensor)
     found = overlap(tensor)
     return {
         "shares": None,
@@ -270,5 +268,5 @@ def _with_shares(planned: Planned, tensor: Planned) -> Document:
 
 def _pairs(tensor: Planned) -> int:
     """An upper bound of the overlapping pairs: grids of s and t parts cut a line into at most s + t - 1 pieces."""
-    both = zip(tensor.source.slices.parts, tensor.target.slices.parts, strict=False)
+    both = zip(tensor.source_spec.slices.parts, tensor.target_spec.slices.parts, strict=False)
     return math.prod(s + t - 1 for s, t in both)

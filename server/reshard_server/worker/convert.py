@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import reshard
+from reshard.answers.record import answer_of
 from reshard.errors import (
     FormatError,
     MemoryBudgetError,
@@ -23,8 +24,7 @@ from reshard.errors import (
     TargetExistsError,
     VerificationError,
 )
-from reshard.surface.answers import conversion_report, delta_document
-from reshard.surface.places import locate
+from reshard.storage.location import locate
 
 if TYPE_CHECKING:
     from reshard import ConversionReport, Progress
@@ -59,7 +59,7 @@ def convert_all(
             )
         else:
             documents = [
-                with_warning(conversion_report(report), warnings.get(number))
+                with_warning(answer_of("convert", report), warnings.get(number))
                 for number, report in enumerate(reports)
             ]
             return {"reports": documents, "read_bytes": read_bytes}
@@ -148,7 +148,7 @@ def publish_version(
         if not (or_full and request["begun"]):
             raise
         return _full_version(request, progress, before_publish, refused)
-    report = delta_document(made)
+    report = answer_of("delta", made)
     return {
         "reports": [{**report, "tensors": [*report["tensors"].values()]}],  # as all reports here
         "read_bytes": None,

@@ -16,7 +16,7 @@ from reshard.errors import (
     TargetBusyError,
     TargetExistsError,
 )
-from reshard.surface.places import locate
+from reshard.storage.location import locate
 
 _OF_ALL: tuple[tuple[type[ReshardError], str], ...] = (
     (MemoryBudgetError, "max_memory"),

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from reshard.surface.places import Location, locate
+from reshard.storage.location import Location, locate
 from reshard_server.schemas.conversion import JobRequest, OneDelta, paths_of, targets_of
 
 HIDDEN = "(a folder of the server)"

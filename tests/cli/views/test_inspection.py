@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from reshard.cli.views import inspection as views
 from reshard.cli.views.inspection import inspection_view
-from reshard.formats.contents import Container, Item
-from reshard.inspection.checkpoint_info import CheckpointInfo
-from reshard.surface.answers import content_document, inspection
+from reshard.formats.contents import Item, StoredTensor
+from reshard.formats.encoding import Encoding
+from reshard.inspection.checkpoint_info import TensorInfo
 from tests.cli.show import lines, show
 from tests.cli.specimens import SERVED, info, spec
 
@@ -20,7 +20,7 @@ def test_a_checkpoint_at_a_glance() -> None:
     layers = [spec(f"params/layers/{i}/kernel") for i in range(12)]
     step = spec("step", (), None, dtype="int32")
     found = info(*layers, step, digest="0" * 16, others=("note", "empty"))
-    assert lines(inspection_view(content_document(found), show_all=False)) == [
+    assert lines(inspection_view(found, show_all=False)) == [
         "ckpt/1000: orbax v0, 13 tensors, 6.00 KiB",
         "tensor n shape dtype chunks encoding axes bytes",
         "─" * 93,
@@ -36,18 +36,18 @@ def test_a_checkpoint_at_a_glance() -> None:
 def test_quantised_weights_are_told() -> None:
     text = "fp8, blocks of 128×128: 1 weight with scales, 1 as they are"
     found = replace(info(spec("a")), quantized=text)
-    assert f"quantised: {text}" in lines(inspection_view(content_document(found), show_all=False))
+    assert f"quantised: {text}" in lines(inspection_view(found, show_all=False))
 
 
 def test_all_shows_each_tensor() -> None:
     found = info(*(spec(f"layers/{i}/kernel") for i in range(3)))
-    text = show(inspection_view(content_document(found), show_all=True))
+    text = show(inspection_view(found, show_all=True))
     assert all(f"layers/{i}/kernel" in text for i in range(3))
 
 
 def test_several_meshes_are_distinguished() -> None:
     found = info(spec("a"), spec("b", axes=("model",), mesh=SERVED))
-    text = lines(inspection_view(content_document(found), show_all=False))
+    text = lines(inspection_view(found, show_all=False))
     assert "mesh m1: model=8 (8 devices)" in text
     assert any("[model] on m1" in line for line in text)
 
@@ -55,22 +55,21 @@ def test_several_meshes_are_distinguished() -> None:
 def test_items_that_are_no_trees() -> None:
     one = info(spec("a"))
     items = (Item("state", "state", True), Item("meta", "meta", False))
-    found = CheckpointInfo(one.uri, one.format, Container("v0", items), one.tensors, one.leaves)
-    text = lines(inspection_view(content_document(found), show_all=False))
+    found = replace(one, items=items)
+    text = lines(inspection_view(found, show_all=False))
     assert "item state: a tree in state/" in text
     assert "item meta: not a tree, copied unchanged in meta/" in text
 
 
 def test_the_style_is_shown_only_for_formats_that_have_one() -> None:
     one = info(spec("a"))
-    container = Container(None, (Item("", "", True),))
-    found = CheckpointInfo(one.uri, "safetensors", container, one.tensors, one.leaves)
+    found = replace(one, format="safetensors", style=None)
     headline = "ckpt/1000: safetensors, 1 tensor, 512 B"
-    assert lines(inspection_view(content_document(found), show_all=False))[0] == headline
+    assert lines(inspection_view(found, show_all=False))[0] == headline
     assert repr(found).startswith(
         "CheckpointInfo('ckpt/1000': safetensors, 1 tensor, 512 B, saved on"
     )
-    assert (inspection(found)["style"], inspection(one)["style"]) == (None, "v0")
+    assert (found.to_dict()["style"], one.to_dict()["style"]) == (None, "v0")
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
@@ -92,7 +91,7 @@ def test_many_tensors_are_capped_quickly(monkeypatch: pytest.MonkeyPatch) -> Non
     letters = "abcdefghijklmnopqrst"
     names = ["/".join(path) for path in itertools.product(letters, letters, letters)]
     found = info(*(replace(spec("a", (4,), (None,)), name=name) for name in names))
-    text = lines(inspection_view(content_document(found), show_all=False))
+    text = lines(inspection_view(found, show_all=False))
     assert (len(looks), len(rows)) == (8000, 40)
     assert "… and 7,960 more rows; --all shows each tensor" in text
     assert len(text) < 100
@@ -100,7 +99,7 @@ def test_many_tensors_are_capped_quickly(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_names_do_not_reach_the_terminal_raw() -> None:
     found = info(spec("evil\x1b[2J[red]"), others=("x\x07",))
-    text = show(inspection_view(content_document(found), show_all=False), 80)
+    text = show(inspection_view(found, show_all=False), 80)
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "[red]" in text
@@ -111,10 +110,11 @@ def test_a_sharded_variable_shows_its_shards_strategy_and_partitioner() -> None:
     plain = {"strategy": "mod", "axis": 0, "shards": 4}
     chosen = {"strategy": "div", "axis": 1, "shards": 2, "partitioner": {"max_size": 64}}
     for name, partition in (("a", plain), ("b", chosen)):
-        found.tensors[name] = replace(found.tensors[name], partition=partition)
-    text = lines(inspection_view(content_document(found), show_all=False))
+        stored = StoredTensor(spec(name, axes=None), Encoding(), b"", False, partition=partition)
+        found.tensors[name] = TensorInfo.of(stored)
+    text = lines(inspection_view(found, show_all=False))
     assert any("mod 4 along dimension 0" in line for line in text)
     assert any("div 2 along dimension 1 by max_size 64" in line for line in text)
-    tensors = inspection(found)["tensors"]
+    tensors = found.to_dict()["tensors"]
     assert [t["partition"] for t in tensors] == [plain, chosen]
     assert [t["shards"] for t in tensors] == [4, 2]

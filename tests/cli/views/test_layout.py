@@ -99,7 +99,7 @@ def test_changes_of_the_file_are_applied_and_idle_rules_named() -> None:
         "drop": ["^opt/"],
     }
     found = preview(info(spec("params/kernel"), spec("opt/kernel")), parse_layout(mapping))
-    assert [(t.source.name, t.target.name, t.slices.parts) for t in found.tensors] == [
+    assert [(t.source, t.target, t.slices.parts) for t in found.tensors] == [
         ("params/kernel", "model/kernel", (1, 8))
     ]
     assert found.warnings == ("rules[1] 'no' (layout) matches no tensor",)

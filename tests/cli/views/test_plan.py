@@ -6,21 +6,20 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 
 from reshard.cli.views.plan import CHUNKS_ARE_NOT_SHARDS, plan_groups, plan_view, shares_view
-from reshard.conversion.plan import ConversionPlan
+from reshard.conversion.plan import ConversionPlan, PlannedTensor
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.plans import TensorPlan
-from reshard.surface.answers import plan_document
 from tests.cli.show import console, lines, show, text_of
 from tests.cli.specimens import SERVED, planned, spec
 
 
 def _plan_view(plan: ConversionPlan, show_all: bool) -> Iterator[RenderableType]:
-    return plan_view(plan_document(plan, False), show_all)
+    return plan_view(plan, show_all)
 
 
 def _shares_view(plan: ConversionPlan) -> Iterator[RenderableType]:
-    return shares_view(plan_groups(plan_document(plan, True).tensors, False), False)
+    return shares_view(plan_groups(plan.with_shares().tensors, False), False)
 
 
 def pair(name: str, dtype: str = "float32") -> tuple[TensorSpec, TensorSpec]:
@@ -73,7 +72,7 @@ def test_the_memory_line_names_peak_metadata_and_allowance() -> None:
 
 def test_the_memory_line_names_processes() -> None:
     plan = planned(pair("params/a"))
-    many = replace(plan, plan=replace(plan.plan, workers=16, processes=4))
+    many = replace(plan, totals=replace(plan.totals, workers=16, processes=4))
     memory = next(x for x in lines(_plan_view(many, False)) if "memory:" in x)
     assert memory.endswith("; 16 workers in 4 processes")
 
@@ -92,7 +91,7 @@ def test_a_row_has_both_names_and_what_will_be_and_fits() -> None:
 
 def test_all_shows_each_tensor_whole() -> None:
     plan = planned(*(pair(f"params/layers/{i}/attention/query/kernel") for i in range(3)))
-    assert len(plan_groups(plan_document(plan, False).tensors, show_all=True)) == 3
+    assert len(plan_groups(plan.tensors, show_all=True)) == 3
     target = console(60)
     for view in _plan_view(plan, show_all=True):
         target.print(view, crop=False)
@@ -118,7 +117,7 @@ def test_a_source_that_is_read_again_says_how_often() -> None:
     (move,) = plan.plan.fills
     price = replace(move.price, decoded_bytes=2 * move.price.source_bytes)
     again = TensorPlan((replace(move, price=price),))
-    text = lines(_plan_view(replace(plan, tensors=(replace(plan.tensors[0], plan=again),)), False))
+    text = lines(_plan_view(replace(plan, tensors=(PlannedTensor.of(again),)), False))
     assert any(" 1.00 KiB (2.00×)" in line for line in text)
     assert not any("(1.00×)" in line for line in lines(_plan_view(plan, False)))
 
@@ -127,7 +126,7 @@ def test_a_split_by_count_is_named() -> None:
     plan = planned((spec("table", (10, 4), None), spec("table", (10, 4), (None, None))))
     split = {"strategy": "fixed_shards", "fixed_shards": 3, "axis": 0}
     parts = Grid((10, 4), ((0, 4, 7, 10), (0, 4)))
-    tensors = (replace(plan.tensors[0], partition=split, slices=parts),)
+    tensors = (PlannedTensor.of(plan.plan.tensors[0], split, parts),)
     text = lines(_plan_view(replace(plan, tensors=tensors), show_all=False), 300)
     row = "– → fixed_shards 3 along dimension 0 – 3 of ≤ 4×4 whole whole"
     assert any(row in line for line in text)
@@ -138,7 +137,7 @@ def test_a_table_whose_rows_are_dealt_out_is_named_unless_a_mesh_splits_it() -> 
     dealt = replace(plan.tensors[0], partition={"strategy": "mod", "axis": 0, "shards": 3})
     text = lines(_plan_view(replace(plan, tensors=(dealt,)), show_all=False), 300)
     assert any("– → [null, model]" in line for line in text)
-    bare = replace(dealt, target=replace(dealt.target, layout=None))
+    bare = replace(dealt, target_axes=None)
     text = lines(_plan_view(replace(plan, tensors=(bare,)), show_all=False), 300)
     assert any("– → mod 3 along dimension 0" in line for line in text)
 

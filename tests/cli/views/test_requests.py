@@ -13,11 +13,11 @@ DATA = Requests(get=1040, put=8, received_bytes=300_000_000, sent_bytes=150_000_
 
 def test_a_plan_tells_its_requests() -> None:
     plan = RequestPlan(Requests(list=2, head=1), data=DATA, workers=4)
-    line = " ".join(lines(planned_requests(plan._document())))
+    line = " ".join(lines(planned_requests(plan.on_link())))
     assert line == (
         "requests: at most 1,051 to buckets (2 list, 1 head, 1,040 get, 8 put); 286 MiB in, 143 MiB out; about 7.9 s at 30 ms and 150 MB/s"
     )
-    line = " ".join(lines(planned_requests(plan._document(latency_s=0.001, bytes_per_s=30e6))))
+    line = " ".join(lines(planned_requests(plan.on_link(latency_s=0.001, bytes_per_s=30e6))))
     assert line.endswith("about 10 s at 1 ms and 30 MB/s")
     assert lines(planned_requests(None)) == []
 

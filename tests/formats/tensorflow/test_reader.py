@@ -54,7 +54,7 @@ def plain(key: str) -> str:
 
 def others(prefix: str) -> list[str]:
     """The leaves that are no tensors."""
-    return [leaf.name for leaf in reshard.inspect(prefix).leaves if not leaf.tensor]
+    return [leaf.name for leaf in reshard.inspect(prefix).leaves if not leaf.is_tensor]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "names"])

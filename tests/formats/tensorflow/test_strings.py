@@ -20,7 +20,6 @@ from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.strings import Strings, joined_bytes, read_strings, stored_strings
 from reshard.formats.tensorflow.write.table import table_bytes
 from reshard.geometry.grid import Box, Grid
-from reshard.surface.answers import content_document
 from tests.cli.show import show
 from tests.oracles.oracle import Oracle, RefusedError
 
@@ -78,7 +77,7 @@ def test_a_partition_that_names_strings_is_told_that_they_stay_whole(
 
 def test_inspect_says_what_they_are(tmp_path: Path, tensorflow: Oracle) -> None:
     prefix = tensorflow.ask("save_strings", folder=str(tmp_path))
-    found = content_document(reshard.inspect(prefix))
+    found = reshard.inspect(prefix)
     leaves = {leaf.name: (leaf.kind, leaf.shape) for leaf in found.leaves}
     assert leaves["model/words"] == ("20 strings", (5, 4))
     assert leaves["model/blob"] == ("bytes", None)

@@ -241,17 +241,17 @@ def test_a_plan_says_what_its_run_will_ask(
 ) -> None:
     url = upload(gcs_bucket, local["raw"], "source")
     out = f"{gcs_bucket.url}/out"
-    planned = reshard.plan(url, out, workers=2, layout=COLUMNS).requests
+    planned = reshard.plan(url, out, workers=2, layout=COLUMNS).request_plan
     assert planned is not None
     monkeypatch.setattr(calls, "_READS", calls._RecentReads())  # as another process
     gcs_bucket.emulator.log.clear()
     reshard.convert(url, out, workers=2, layout=COLUMNS)
     assert_bound(planned.requests(), logged(gcs_bucket.emulator))
-    unnamed = reshard.plan(url, workers=2, layout=COLUMNS).requests
+    unnamed = reshard.plan(url, workers=2, layout=COLUMNS).request_plan
     assert unnamed is not None
     assert unnamed.data.get == planned.data.get
     assert unnamed.requests().put == 0
-    several = reshard.plan_all(url, [Target(out + "1"), Target(out + "2")]).requests
+    several = reshard.plan_all(url, [Target(out + "1"), Target(out + "2")]).request_plan
     assert several is not None
     assert several.targets == 2
 

@@ -66,8 +66,8 @@ def test_a_plan_for_hosts_is_the_one_that_they_carry_out(tmp_path: Path) -> None
     layout = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": "w", "axes": [None, "x"]}]}
     alone = reshard.plan(trained, layout=layout, workers=2)
     planned = reshard.plan(trained, tmp_path / "t", layout=layout, workers=2, hosts=3)
-    assert {tensor.plan.strategy for tensor in alone.tensors} & {"scatter", "weave"}
-    assert {tensor.plan.strategy for tensor in planned.tensors} == {"block"}
+    assert {tensor.strategy for tensor in alone.tensors} & {"scatter", "weave"}
+    assert {tensor.strategy for tensor in planned.tensors} == {"block"}
     targets = [reshard.Target(tmp_path / "t", layout=layout)]
     assert reshard.plan_all(trained, targets, workers=2, hosts=3).plans[0].plan == planned.plan
     for wrong in (0, True, "3"):

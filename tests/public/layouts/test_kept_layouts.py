@@ -132,7 +132,9 @@ def test_slices_and_inspect_show_the_devices(tmp_path, capsys):
     save_standard(tmp_path / "a", state()["params"])
     reshard.convert(tmp_path / "a", tmp_path / "b")
     for name in "ab":
-        meshes = {m.axis_names: m for m in reshard.inspect(tmp_path / name).meshes if m.size == 4}
+        meshes = {
+            m.axis_names: m for m in reshard.inspect(tmp_path / name).device_meshes if m.size == 4
+        }
         assert meshes["x",].device_ids == (5, 4, 1, 0)
     recorded = json.loads((tmp_path / "b" / "slices.json").read_bytes())["meshes"].values()
     assert {
@@ -182,7 +184,7 @@ def test_a_mesh_that_is_asked_for_is_a_new_one_even_if_equal(tmp_path, asked):
 def test_a_mesh_that_says_its_devices_is_recorded_with_them(tmp_path):
     tree = {"mixed": state()["params"]["mixed"]}
     save_standard(tmp_path / "a", tree)
-    source_mesh = reshard.inspect(tmp_path / "a").meshes[0]
+    source_mesh = reshard.inspect(tmp_path / "a").device_meshes[0]
     reshard.convert(tmp_path / "a", tmp_path / "b", mesh=source_mesh)
     assert_same_places(READERS["v0"](tmp_path / "b"), tree)
     placed = reshard.DeviceMesh((2, 2), ("data", "model"), jax.devices()[6:2:-1])

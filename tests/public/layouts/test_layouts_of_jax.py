@@ -98,7 +98,7 @@ def test_a_tree_of_what_jax_users_hold(saved, state, tmp_path, form, mesh):
     assert reshard.convert(saved, tmp_path / "one", layout=form(state, mesh)).already_done
     reshard.convert_all(saved, [reshard.Target(tmp_path / "two", layout=layout)])
     assert_placed(tmp_path / "two", state, mesh)
-    kernel = {t.target.name: t for t in preview_layout(saved, layout).tensors}["params/kernel"]
+    kernel = {t.target: t for t in preview_layout(saved, layout).tensors}["params/kernel"]
     assert kernel.slices.parts == (2, 1)
     restored = reshard.restore(saved, layout=layout)
     assert restored["params"]["kernel"].sharding == NamedSharding(mesh, P("data"))
@@ -106,7 +106,7 @@ def test_a_tree_of_what_jax_users_hold(saved, state, tmp_path, form, mesh):
 
 def test_a_leaf_stands_for_everything_below_it(saved, tmp_path):
     reshard.convert(saved, tmp_path / "one", layout=NamedSharding(TURNED, P()))
-    assert reshard.inspect(tmp_path / "one").meshes[0].device_ids == tuple(range(7, -1, -1))
+    assert reshard.inspect(tmp_path / "one").device_meshes[0].device_ids == tuple(range(7, -1, -1))
     tree = {"params": {"kernel": NamedSharding(ALL, P("data")), "bias": None}, "opt": SingleDeviceSharding(jax.devices()[2]),
             "rng": NamedSharding(ALL, P("model"))}  # fmt: skip
     reshard.convert(saved, tmp_path / "two", layout=tree)
@@ -143,7 +143,7 @@ def test_a_mesh_of_jax_wherever_a_mesh_is_taken(saved, tmp_path):
     assert reshard.TensorLayout(("data",), ALL).device_mesh == reshard.DeviceMesh(ALL)
     explicit = Mesh(np.array(jax.devices()), ("model",), axis_types=(AxisType.Explicit,))
     reshard.convert(saved, tmp_path / "one", mesh=explicit)
-    assert reshard.inspect(tmp_path / "one").meshes == (
+    assert reshard.inspect(tmp_path / "one").device_meshes == (
         reshard.DeviceMesh((8,), ("model",), axis_types=["Explicit"]),
     )
     reshard.convert(
@@ -152,7 +152,7 @@ def test_a_mesh_of_jax_wherever_a_mesh_is_taken(saved, tmp_path):
         layout={"rules": [{"match": "kernel$", "axes": ["data"]}]},
         mesh=TURNED,
     )
-    assert reshard.inspect(tmp_path / "two").meshes[0].device_ids == tuple(range(7, -1, -1))
+    assert reshard.inspect(tmp_path / "two").device_meshes[0].device_ids == tuple(range(7, -1, -1))
     reshard.save(tmp_path / "three", {"w": jnp.zeros((8, 8))}, chunks_for=[TURNED])
     with pytest.raises(
         reshard.LayoutError, match=r"^mesh is 8; expected a DeviceMesh, a jax.sharding.Mesh or text"

@@ -179,7 +179,7 @@ def test_after_a_reboot_chunks_of_every_strategy_are_checked(
         source = tmp_path / "src"
     with only(strategy):
         planned = reshard.plan(source, target, **options)
-        name = next(t.target.name for t in planned.tensors if t.plan.strategy == strategy)
+        name = next(t.target for t in planned.tensors if t.strategy == strategy)
         reshard.convert(source, tmp_path / "whole", **options)
         stop(source, target, KeyboardInterrupt(), after=planned.tasks - 1, **options)
         other_boot(monkeypatch)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reshard.answers.shared import Strategy
 from reshard.conversion.proof import check_sources
-from reshard.documents.shared import Strategy
 from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput

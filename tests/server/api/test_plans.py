@@ -12,7 +12,7 @@ import pytest
 from reshard_server.api.openapi.description import MULTI_PLAN, PLAN
 
 import reshard
-from reshard.surface.answers import conversion_plan, conversion_plans
+from reshard.answers.record import answer_of
 from tests.server.served import Served
 
 URL = "/v1/plans"
@@ -33,7 +33,7 @@ def test_the_object_of_the_command(served: Served, run_of: Path) -> None:
         run_of / "1", run_of.parent / "out", layout=LAYOUT, max_memory="64MiB", workers=2,
         cast=[("kernel", "bfloat16")], rename=[("^params/", "p/")],
     )  # fmt: skip
-    expected = json.loads(json.dumps(conversion_plan(planned, with_shares=True)))
+    expected = json.loads(json.dumps(answer_of("plan", planned.with_shares())))
     free = {"free_bytes": None}
     assert {**found, **free} == {**expected, "source": "data/run/1", "target": "data/out", **free}
     assert {t["target_dtype"] for t in found["tensors"] if "kernel" in t["target"]} == {"bfloat16"}
@@ -60,7 +60,7 @@ def test_several_targets(served: Served, run_of: Path) -> None:
         max_memory="64MiB",
         workers=2,
     )
-    expected = json.loads(json.dumps(conversion_plans(planned, with_shares=False)))
+    expected = json.loads(json.dumps(answer_of("plan", planned)))
     for one, target in zip(expected["plans"], ("data/a", "data/b"), strict=True):
         one |= {"source": "data/run/1", "target": target, "free_bytes": None}
     for one in found["plans"]:

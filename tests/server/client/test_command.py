@@ -14,10 +14,10 @@ from reshard_server.client import Client
 from reshard_server.client.handle import report_of
 
 import reshard
+from reshard.answers.record import answer_of
 from reshard.cli.app import run
 from reshard.conversion.report import ConversionReport, IdentityReport, TensorReport
 from reshard.engine.task import CastStats
-from reshard.surface.answers import conversion_report
 from tests.server.client.weights import WEIGHTS
 from tests.server.forked import Forked
 from tests.server.live import PATIENCE_SECONDS, Live, environment, live
@@ -182,4 +182,4 @@ def test_a_report_survives_the_way() -> None:
     report = ConversionReport(
         "s", "t", (tensor, kept), 1, 2, 3, 0.5, ("careful",), 1, False, identity=identity
     )
-    assert report_of(json.loads(json.dumps(conversion_report(report)))) == report
+    assert report_of(json.loads(json.dumps(answer_of("convert", report)))) == report

@@ -10,7 +10,7 @@ import pytest
 from reshard_server.api.openapi.description import FINGERPRINT, INSPECTION, VERIFICATION
 
 import reshard
-from reshard.surface.answers import inspection
+from reshard.answers.record import answer_of
 from tests.server.served import Served
 
 URL = "/v1/checkpoints"
@@ -38,7 +38,7 @@ def test_inspected(served: Served, run_of: Path) -> None:
     assert answer.status_code == 200
     found = answer.json()
     INSPECTION.model_validate(found)
-    expected = json.loads(json.dumps(inspection(reshard.inspect(run_of / "1"))))
+    expected = json.loads(json.dumps(answer_of("inspect", reshard.inspect(run_of / "1"))))
     assert found == {**expected, "uri": "data/run/1"}
 
 

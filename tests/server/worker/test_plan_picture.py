@@ -18,7 +18,8 @@ def tensor(source: Cuts, target: Cuts) -> Any:
     shape = tuple(cuts[-1] for cuts in source)
     nbytes = 4 * int(np.prod(shape))
     spec = SimpleNamespace(shape=shape, nbytes=nbytes, slices=Grid(shape, target))
-    return SimpleNamespace(source=SimpleNamespace(slices=Grid(shape, source)), target=spec)
+    source_spec = SimpleNamespace(slices=Grid(shape, source))
+    return SimpleNamespace(source_spec=source_spec, target_spec=spec)
 
 
 ROWS, COLUMNS, WHOLE = ((0, 4, 8), (0, 8)), ((0, 8), (0, 4, 8)), ((0, 8), (0, 8))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from reshard.errors import LayoutError
-from reshard.surface.options import recipe_names
+from reshard.maps.read_map import recipe_names
 from reshard_server.db.tables import LAYOUTS, MAPS
 from reshard_server.schemas.conversion import (
     JobRequest,

@@ -128,7 +128,7 @@ def test_rules_about_names_of_the_source_come_before_it_and_those_of_the_target_
 
 def test_it_says_what_becomes_of_each_tensor(source: Path, map_file: Path, tmp_path: Path) -> None:
     plan = reshard.plan(source, tmp_path / "out", map=map_file)
-    kinds = {tensor.target.name: tensor.change for tensor in plan.tensors}
+    kinds = {tensor.target: tensor.change for tensor in plan.tensors}
     assert kinds["embed.weight"] == kinds["layers.0.down.weight"] == "exact"
     assert kinds["layers.3.q.weight"] == kinds["layers.1.norm.weight"] == "rounded"
     assert kinds["layers.2.up.weight"] == "cast"

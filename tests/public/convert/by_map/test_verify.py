@@ -20,7 +20,7 @@ def test_verify_compares_with_what_the_map_makes(
     save_file(EXPECTED, tmp_path / "out.safetensors")
     found = reshard.verify(source, tmp_path / "out.safetensors", map=map_file)
     assert not found.differences
-    assert found.map_from == "given"
+    assert found.map == "given"
     assert len(found.tensors) == len(EXPECTED)
 
 
@@ -54,7 +54,7 @@ def test_the_map_is_recorded_and_verify_uses_it(
 ) -> None:
     reshard.convert(source, tmp_path / "out", map=map_file, cast={"float32": "bfloat16"})
     found = reshard.verify(source, tmp_path / "out")
-    assert found.map_from == "recorded"
+    assert found.map == "recorded"
     assert not found.differences
     text = (tmp_path / "out" / "slices.json").read_text()
     assert '"version": 2' in text
