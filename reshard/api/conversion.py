@@ -88,9 +88,8 @@ def plan_all(
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
     limits = limits_of(max_memory, workers, source, *_places(targets), max_growth=max_growth)
     checked = check_targets(targets, limits)
-    return plan_conversions(
-        choose_checkpoint(source, step, item, "source", unlisted), checked, hosts
-    )
+    chosen = choose_checkpoint(source, step, item, "source", unlisted)
+    return plan_conversions(chosen, checked, hosts).answer()
 
 
 @takes_options(Target)

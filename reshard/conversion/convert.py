@@ -31,7 +31,6 @@ from reshard.conversion.make_report import (
 )
 from reshard.conversion.parts.request import WHOLE, Scope, refuse_overwriting
 from reshard.conversion.parts.sealed_parts import agreed_request, seal, take_over
-from reshard.conversion.plan import priced
 from reshard.conversion.report import ConversionReport, MultiReport, PartReport
 from reshard.conversion.resume.cleanup import removed_once_published
 from reshard.conversion.resume.conversion_key import key_of_conversion, source_state
@@ -209,7 +208,7 @@ def _planned_time(run: Run, planned: Planned) -> TimePlan | None:
     hosts = hosts_of(run.executor)
     if hosts == 1:
         return None
-    return priced(planned.summary, run.requests).time(hosts)
+    return planned.summary.with_requests(run.requests).answer().time(hosts)
 
 
 def _fill(run: Run, planned: Planned, targets: Sequence[OpenTarget]) -> None:

@@ -15,10 +15,9 @@ from reshard.conversion.known_identity import KnownIdentity, identity_warnings, 
 from reshard.conversion.map_summary import MapSummary
 from reshard.conversion.plan import (
     ConversionPlan,
-    MultiConversionPlan,
+    JointPlan,
     PlanTotals,
     planned_tensors,
-    priced,
 )
 from reshard.conversion.planned_identity import planned_identity
 from reshard.conversion.recorded_version import with_version
@@ -61,13 +60,13 @@ _FOUND = Requests(head=1, list=1)
 
 def plan_conversions(
     chosen: CheckpointPath, targets: Sequence[CheckedTarget], hosts: int = 1
-) -> MultiConversionPlan:
+) -> JointPlan:
     """The plan of a conversion to ``targets`` on so many hosts; raises what can be refused before a byte moves."""
     source, targets = local_paths(chosen.path, targets)
     planned = plan_targets(replace(chosen, path=source), targets, by_hosts=hosts > 1)
     in_buckets = sum(traits_at(target.target).by_requests for target in targets)
     requests = plan_requests(planned, targets, chosen, _FOUND * in_buckets)
-    return with_requests(planned.summary, requests)
+    return planned.summary.with_requests(requests)
 
 
 def plan_without_target(
@@ -76,17 +75,7 @@ def plan_without_target(
     """The plan, for so many hosts, of a conversion whose target has no name yet."""
     planned = plan_unnamed(chosen, target.options, by_hosts=hosts > 1)
     requests = plan_requests(planned, [target], chosen)
-    return with_requests(planned.summary, requests).plans[0]
-
-
-def with_requests(
-    summary: MultiConversionPlan, requests: RequestPlan | None
-) -> MultiConversionPlan:
-    """The plan with its requests; a single target gets them too."""
-    plans = summary.plans
-    if len(plans) == 1:
-        plans = (priced(plans[0], requests),)
-    return priced(replace(summary, plans=plans), requests)
+    return planned.summary.with_requests(requests).plans[0]
 
 
 def plan_requests(
@@ -128,7 +117,7 @@ def plan_unnamed(
     summary = _summary(
         source, None, total.plans[0], target, options, read, missing, known, quantized
     )
-    return Planned(read, (target.checkpoint,), MultiConversionPlan.of(source, (summary,), total))
+    return Planned(read, (target.checkpoint,), JointPlan(source, (summary,), total))
 
 
 def local_paths(
@@ -184,7 +173,7 @@ def plan_targets(
             )
     checkpoints = tuple(target_plan.checkpoint for target_plan in target_plans)
     equal = tuple(() if made.mapping is None else made.mapping.equal for made in target_plans)
-    planned = MultiConversionPlan.of(source, tuple(summaries), total)
+    planned = JointPlan(source, tuple(summaries), total)
     return Planned(reader, checkpoints, planned, by_hosts, equal, tuple(weights))
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from reshard.conversion.check_target import CheckedOptions, default_option
 from reshard.conversion.known_identity import KnownIdentity
 from reshard.conversion.lost_metadata import lost_metadata
-from reshard.conversion.plan import MultiConversionPlan
+from reshard.conversion.plan import JointPlan
 from reshard.conversion.target_content import TargetContent, mapped_content, renamed_content
 from reshard.engine.limits import Limits
 from reshard.errors import PlanError
@@ -65,7 +65,7 @@ class Planned(Struct, frozen=True):
 
     reader: Reader
     checkpoints: tuple[TargetCheckpoint, ...]
-    summary: MultiConversionPlan
+    summary: JointPlan
     by_hosts: bool = False
     equal: tuple[tuple[tuple[str, str], ...], ...] = ((),)
     weights: tuple[KnownIdentity, ...] = (KnownIdentity(),)
