@@ -125,7 +125,7 @@ def test_a_lease_that_was_taken_over_and_removed_at_once_is_put_again(
     lease = acquire_lease(store, PATH, TARGET)
     assert lease.is_conditional
     lease.renew()
-    assert read_lease(store, PATH).run == lease._held.run
+    assert read_lease(store, PATH).run == lease._record.run
     lease.release()
 
 
