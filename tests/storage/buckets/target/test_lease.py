@@ -125,7 +125,7 @@ def test_a_lease_that_was_taken_over_and_removed_at_once_is_put_again(
     lease = acquire_lease(store, PATH, TARGET)
     assert lease.is_conditional
     lease.renew()
-    assert read_lease(store, PATH).run == lease._held.run
+    assert read_lease(store, PATH).run == lease._record.run
     lease.release()
 
 
@@ -292,7 +292,7 @@ def test_a_lease_that_is_damaged_is_taken_over_as_one_that_nobody_renews(
     damage(store, byte)
     monkeypatch.setattr(taking, "DEAD_S", 0.0)
     second = acquire_lease(store, PATH, TARGET)
-    assert read_lease(store, PATH).run == second._held.run
+    assert read_lease(store, PATH).run == second._record.run
     with pytest.raises(TargetBusyError, match="this run lost run/7: another run took "):
         lease.renew()
     second.release()
