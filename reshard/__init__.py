@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     from reshard.layout.tensor_spec import SaveSliceInfo, TensorSpec
     from reshard.planning.estimates import RequestPlan, TimePlan
     from reshard.restoring.report import RestoreReport
-    from reshard.saving.array_proofs import ArrayProof, ProofReport
+    from reshard.saving.prove_arrays import ArrayProof, ProofReport
     from reshard.saving.save import SaveHandle, save
     from reshard.storage.buckets.doctor import BucketCheck, BucketReport
     from reshard.storage.leftovers import Leftovers
@@ -275,7 +275,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "ArrayProof": "reshard.saving.array_proofs",
+    "ArrayProof": "reshard.saving.prove_arrays",
     "Box": "reshard.geometry.grid",
     "BucketCheck": "reshard.storage.buckets.doctor",
     "BucketReport": "reshard.storage.buckets.doctor",
@@ -317,7 +317,7 @@ _LAZY = {
     "PlannedRequests": "reshard.storage.requests",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
-    "ProofReport": "reshard.saving.array_proofs",
+    "ProofReport": "reshard.saving.prove_arrays",
     "RequestPlan": "reshard.planning.estimates",
     "RequestReport": "reshard.conversion.report",
     "Requests": "reshard.storage.requests",

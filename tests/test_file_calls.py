@@ -47,7 +47,7 @@ EXCEPTIONS = {
     ),
     "makes the folders of the demonstration": ("demo.serving_job", "demo.story", "demo.training_job"),
     "has the staging folder, the journal or the lock of a run": (
-        "conversion.resume.check_chunks", "conversion.resume.resume",
+        "conversion.resumed",
     ),
     "writes targets, which are on local disks": (
         "engine.movers.passthrough", "engine.movers.one_task",

@@ -28,20 +28,25 @@ ORDER = (
 )  # fmt: skip
 # What the command line may import of reshard besides its top: plans in detail, small pieces of text, and checks of words.
 CLI_MODULES = (
-    "reshard.conversion.declared_options", "reshard.conversion.options", "reshard.conversion.plan", "reshard.conversion.report", "reshard.deltas.declared_options", "reshard.api.progress_lines", "reshard.answers.shared", "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.identity.hashes", "reshard.identity.keys", "reshard.inspection.checkpoint_info", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file", "reshard.layout.read_layout", "reshard.maps.read_map", "reshard.maps.recipes", "reshard.options", "reshard.rules",
-    "reshard.answers.record", "reshard.storage.buckets.doctor", "reshard.storage.local.files", "reshard.storage.location", "reshard.storage.parts", "reshard.verification.verify_report",
+    "reshard.answers.record", "reshard.answers.shared", "reshard.api.progress_lines", "reshard.conversion.declared_options",
+    "reshard.conversion.options", "reshard.conversion.plan", "reshard.conversion.report", "reshard.deltas.declared_options",
+    "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.identity.keys", "reshard.identity.leaf_tree",
+    "reshard.inspection.checkpoint_info", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file",
+    "reshard.layout.read_layout", "reshard.maps.read_map", "reshard.options", "reshard.rules", "reshard.storage.buckets.doctor",
+    "reshard.storage.local.files", "reshard.storage.location", "reshard.storage.parts", "reshard.verification.verify_report",
     "reshard.version",
 )  # fmt: skip
 ABOVE_THE_TOP = ("cli", "demo")
 # Modules that the server may import of reshard besides its top.
 PUBLIC_MODULES = (
+    "reshard.formats.known_formats",
     "reshard.answers.record", "reshard.arguments", "reshard.conversion.declared_options", "reshard.conversion.options",
     "reshard.conversion.plan", "reshard.deltas.declared_options", "reshard.deltas.versions", "reshard.errors",
-    "reshard.formats.delta.read_delta", "reshard.formats.delta.version_id", "reshard.formats.registry",
+    "reshard.formats.delta.index_values", "reshard.formats.delta.read_delta", "reshard.formats.registry",
     "reshard.formats.safetensors.slices", "reshard.formats.steps", "reshard.formats.tensorflow.files", "reshard.geometry.dtypes",
-    "reshard.geometry.sizes", "reshard.identity.envelope", "reshard.identity.hashes", "reshard.identity.identity_file",
+    "reshard.geometry.sizes", "reshard.identity.envelope", "reshard.identity.identity_file", "reshard.identity.leaf_tree",
     "reshard.identity.slice_proof", "reshard.inspection.checkpoint_info", "reshard.layout.bridges.from_keras", "reshard.layout.changes",
-    "reshard.layout.layout_text", "reshard.maps.recipes", "reshard.options", "reshard.planning.rules", "reshard.storage.location",
+    "reshard.layout.layout_text", "reshard.maps.read_map", "reshard.options", "reshard.planning.rules", "reshard.storage.location",
     "reshard.storage.targets", "reshard.streaming.tensor_stream", "reshard.verification.verify_report",
 )  # fmt: skip
 SERVER_ORDER = (

@@ -12,7 +12,7 @@ KEPT = {
     "layout/layout_file.py": {"LayoutFile", "PartitionRule", "Rule"},
     "saving/tensors.py": {"DeviceShard"},
     # What is computed once is kept.
-    "variables/sharded/shards.py": {"ShardRows"},
+    "variables/sharded/shards.py": {"ShardRows"}, "formats/format.py": {"PlaceNames"},
     # A constructor of its own, or none where a value is known to be right.
     "layout/device_mesh.py": {"DeviceMesh"},
     "geometry/grid.py": {"Grid"},

@@ -20,7 +20,7 @@ from benchmarks.hosts.coordinator import Coordinator
 from benchmarks.hosts.model import Model, ModelReader
 from benchmarks.hosts.simulated_hosts import Batch, SimulatedHosts
 from reshard.conversion.check_target import CheckedOptions
-from reshard.conversion.resume.journal import record_of
+from reshard.conversion.journal import record_of
 from reshard.conversion.run import TotalProgress
 from reshard.conversion.target_plan import form_of, make_target
 from reshard.engine.books import Books, DoneUnits, TargetRun

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
     from reshard.identity.identification import Identification
-    from reshard.saving.array_proofs import ProofReport
+    from reshard.saving.prove_arrays import ProofReport
 
 
 def identify(

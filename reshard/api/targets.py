@@ -50,7 +50,7 @@ def convert_part(
     """
     from reshard.conversion.check_target import check_target
     from reshard.conversion.convert import convert_one_part
-    from reshard.conversion.parts.request import as_layout_file, plain_options
+    from reshard.conversion.sealed_parts import as_layout_file, plain_options
     from reshard.formats.choose import choose_checkpoint
     from reshard.storage.parts import parse_part
 

@@ -96,7 +96,7 @@ def verify(
     from reshard.maps.given_map import map_of
     from reshard.storage.location import locate
     from reshard.verification.verify import given_rules, verify_checkpoints
-    from reshard.verification.verify_receipt import verify_receipt
+    from reshard.verification.verify_identity import verify_receipt
 
     check_missing_chunks(missing_chunks)
     limits = limits_of(max_memory, workers, a, b)

@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from reshard.conversion.resume.conversion_key import source_state
+from reshard.conversion.conversion_key import source_state
 from reshard.conversion.target_job import OpenTarget
 from reshard.engine.executor import HostsExecutor
 from reshard.errors import ReshardError, StorageError

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from reshard.conversion.check_hosts import check_hosts
 from reshard.conversion.check_target import CheckedTarget
+from reshard.conversion.conversion_key import key_of_conversion, source_state
 from reshard.conversion.finish import FinishedTarget, finish_target, publish_target
-from reshard.conversion.finished_identity import recorded_report
+from reshard.conversion.finished_target import clean_published, open_result, recorded_report
 from reshard.conversion.lock_targets import begin_targets, locked_targets
 from reshard.conversion.make_plan import local_paths, plan_requests, plan_targets
 from reshard.conversion.make_report import (
@@ -29,13 +30,17 @@ from reshard.conversion.make_report import (
     part_report,
     report_finished,
 )
-from reshard.conversion.parts.request import WHOLE, Scope, refuse_overwriting
-from reshard.conversion.parts.sealed_parts import agreed_request, seal, take_over
 from reshard.conversion.report import ConversionReport, MultiReport, PartReport
-from reshard.conversion.resume.cleanup import removed_once_published
-from reshard.conversion.resume.conversion_key import key_of_conversion, source_state
-from reshard.conversion.resume.finished_target import clean_published, open_result
+from reshard.conversion.resumed import removed_once_published
 from reshard.conversion.run import Run, start_run
+from reshard.conversion.sealed_parts import (
+    WHOLE,
+    Scope,
+    agreed_request,
+    refuse_overwriting,
+    seal,
+    take_over,
+)
 from reshard.conversion.target_job import OpenTarget, check_space, check_space_left, target_jobs
 from reshard.conversion.target_plan import Planned
 from reshard.engine.books import TargetRun

@@ -11,10 +11,10 @@ from functools import partial
 from msgspec import Struct
 
 from reshard.checksums.crc import CRC32C_OF_CHECKED
+from reshard.conversion.conversion_key import source_state
+from reshard.conversion.journal import missing_in_bucket
 from reshard.conversion.proof import check_equal, check_sources, read_back
 from reshard.conversion.report import IdentityReport
-from reshard.conversion.resume.conversion_key import source_state
-from reshard.conversion.resume.journal import missing_in_bucket
 from reshard.conversion.run import TotalProgress
 from reshard.conversion.target_identity import finish_identity
 from reshard.conversion.target_job import OpenTarget, TargetJob

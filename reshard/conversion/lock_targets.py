@@ -7,13 +7,16 @@ from contextlib import ExitStack, closing, contextmanager
 
 from msgspec.structs import replace
 
+from reshard.conversion.finished_target import abort_own, open_result
 from reshard.conversion.make_report import report_finished
-from reshard.conversion.parts.request import check_same_request
-from reshard.conversion.parts.sealed_parts import check_sealed, expect_part, locked_parts
-from reshard.conversion.resume.cleanup import kept_where_useful
-from reshard.conversion.resume.finished_target import abort_own, open_result
-from reshard.conversion.resume.resume import begin_or_resume
+from reshard.conversion.resumed import begin_or_resume, kept_where_useful
 from reshard.conversion.run import Run
+from reshard.conversion.sealed_parts import (
+    check_same_request,
+    check_sealed,
+    expect_part,
+    locked_parts,
+)
 from reshard.conversion.target_job import OpenTarget, TargetJob, open_output
 from reshard.conversion.target_plan import Planned
 from reshard.engine.books import Books

@@ -11,9 +11,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.parts.request import Scope
+from reshard.conversion.conversion_key import ConversionKey
 from reshard.conversion.report import ConversionReport, PartReport
-from reshard.conversion.resume.conversion_key import ConversionKey
+from reshard.conversion.sealed_parts import Scope
 from reshard.engine.progress import Progress, Stage, Tell
 from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.planning.estimates import RequestPlan, TimePlan

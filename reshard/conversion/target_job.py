@@ -8,17 +8,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
-from reshard.conversion.known_identity import KnownIdentity
-from reshard.conversion.make_plan import error_name, space_left
-from reshard.conversion.plan import ConversionPlan
-from reshard.conversion.proof import check_read_back, check_unseen_memory
-from reshard.conversion.resume.conversion_key import ConversionKey, plan_digest
-from reshard.conversion.resume.journal import (
+from reshard.conversion.conversion_key import ConversionKey, plan_digest
+from reshard.conversion.journal import (
     JournaledChunk,
     journaled_chunks,
     read_results,
     record_of,
 )
+from reshard.conversion.known_identity import KnownIdentity
+from reshard.conversion.make_plan import error_name, space_left
+from reshard.conversion.plan import ConversionPlan
+from reshard.conversion.proof import check_read_back, check_unseen_memory
 from reshard.conversion.target_plan import Planned
 from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.error_context import about_target

@@ -25,18 +25,16 @@ from reshard.planning.rules import rewrites
 from reshard.restoring.choose_output import becomes_jax, choose_output, target_leaf
 from reshard.restoring.mapped import mapped_leaves
 from reshard.restoring.match import (
-    SourceLeaf,
-    check_fit,
-    check_for_jax,
-    restored_dtype,
-    wanted_dtype,
-)
-from reshard.restoring.mismatches import (
     Mismatches,
+    SourceLeaf,
     WantedDtype,
     cast_lines,
+    check_fit,
+    check_for_jax,
     layout_hint,
+    restored_dtype,
     target_hint,
+    wanted_dtype,
 )
 from reshard.restoring.partitions import Partitions
 from reshard.restoring.request import RestoreRequest

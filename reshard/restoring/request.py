@@ -10,12 +10,11 @@ from reshard.arguments import changes_of, check_choice, check_missing_chunks
 from reshard.engine.limits import Limits, limits_of
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap, map_and_layout
-from reshard.restoring.into import check_alone, read_into
 from reshard.restoring.match import require_jax
 from reshard.restoring.options import Missing, RestoreArguments, Unexpected
 from reshard.restoring.partitions import Partitions, partitions_of
 from reshard.restoring.shardings import Shardings, shardings_of
-from reshard.restoring.target_tree import TargetTree, read_target
+from reshard.restoring.target_tree import TargetTree, check_alone, read_into, read_target
 
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, Rules

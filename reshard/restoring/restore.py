@@ -35,15 +35,21 @@ from reshard.formats.missing_chunks import (
     read_as,
 )
 from reshard.log import log, warn_caller
-from reshard.restoring.into import filling
 from reshard.restoring.mapped import restore_mapped
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.plan import RestorePlan, plan_restore
 from reshard.restoring.report import make_report
 from reshard.restoring.request import RestoreRequest
-from reshard.restoring.schedule import Job, ReadStep, read_jobs
-from reshard.restoring.target_tree import nested
-from reshard.restoring.tensor_read import Restored, TensorRead, TensorState, check_memory
+from reshard.restoring.target_tree import filling, nested
+from reshard.restoring.tensor_read import (
+    Job,
+    ReadStep,
+    Restored,
+    TensorRead,
+    TensorState,
+    check_memory,
+    read_jobs,
+)
 
 
 def restore_checkpoint(

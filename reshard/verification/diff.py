@@ -37,8 +37,14 @@ from reshard.planning.rules import rewrites
 from reshard.verification.compare import AllLeaves, compare_others
 from reshard.verification.diff_report import DiffReport, TensorDiff, no_place_warnings
 from reshard.verification.elements import Comparing, Differences
-from reshard.verification.pair_blocks import PairBlock, TensorPair, compare_blocks
-from reshard.verification.pair_plan import Pair, check_pairs, plan_pair
+from reshard.verification.pair_blocks import (
+    Pair,
+    PairBlock,
+    TensorPair,
+    check_pairs,
+    compare_blocks,
+    plan_pair,
+)
 
 OnProgress = Callable[[Progress], None]
 

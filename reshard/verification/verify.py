@@ -53,8 +53,7 @@ from reshard.planning.rules import (
     tree_digest,
 )
 from reshard.storage.location import Location
-from reshard.verification.compare import compare_recorded, compare_stored
-from reshard.verification.compare_mapped import compare_mapped
+from reshard.verification.compare import compare_mapped, compare_recorded, compare_stored
 from reshard.verification.verify_report import Verification
 
 if TYPE_CHECKING:

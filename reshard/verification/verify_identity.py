@@ -1,4 +1,4 @@
-"""Verifies the weights of a checkpoint against a root, which is computed anew even if one is recorded beside the weights."""
+"""Verifies a receipt: computes the roots of both checkpoints, and applies the receipt's rules to one to get the other."""
 
 from __future__ import annotations
 
@@ -7,28 +7,94 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
+from reshard.arguments import MissingChunks
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
-from reshard.errors import CorruptError, MissingError, VerificationError
+from reshard.errors import (
+    CorruptError,
+    LayoutError,
+    MemoryBudgetError,
+    MissingError,
+    PlanError,
+    VerificationError,
+)
 from reshard.formats.base import WeightsVersion
 from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.missing_chunks import filled_chunks, missing_warnings
+from reshard.formats.missing_chunks import filled_chunks, missing_warnings, read_as
 from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
 from reshard.formats.registry import open_reader
 from reshard.identity.envelope import SignedAs, read_signed_root
 from reshard.identity.identity_file import folder_of_identity, read_identity
 from reshard.identity.keys import PublicKey
 from reshard.identity.leaf_tree import is_root
+from reshard.identity.receipt import Receipt
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
 from reshard.storage.location import locate, real_text
 from reshard.verification.verify import verify_checkpoints
 from reshard.verification.verify_report import (
     IdentityVerdict,
+    ReceiptVerdict,
     Status,
     TensorVerdict,
     Verification,
 )
+
+
+class _Root(Struct, frozen=True):
+    """A computed root; None with the damage that prevented it."""
+
+    root: str | None
+    damage: tuple[str, ...] = ()
+
+
+def verify_receipt(
+    a: CheckpointPath,
+    b: CheckpointPath,
+    receipt: Receipt,
+    limits: Limits,
+    progress: Callable[[Progress], None] | None = None,
+    missing_chunks: MissingChunks | None = None,
+) -> Verification:
+    """Compares both roots with the receipt, and B with the result of its rules for A; damage is reported, not raised.
+
+    Rules that do not fit A are a difference too: the receipt is of another source. Raises otherwise as ``verify_checkpoints``.
+    """
+    given = (receipt.changes, missing_chunks, receipt.given_map)
+    try:
+        found = verify_checkpoints(a, b, limits, progress, *given)
+    except (PlanError, LayoutError) as error:
+        if isinstance(error, MemoryBudgetError):
+            raise
+        damage = (
+            f"the rules of the receipt do not fit A, so that no tensor was compared: {error}",
+        )
+        found = Verification(a.path, b.path, (), damage=damage)
+    of_a = _root(a, "A", limits, progress, missing_chunks)
+    of_b = _root(b, "B", limits, progress, missing_chunks)
+    return replace(
+        found,
+        damage=(*found.damage, *of_a.damage, *of_b.damage),
+        receipt=ReceiptVerdict(
+            of_a.root, receipt.source, of_b.root, receipt.target, receipt.reshard
+        ),
+    )
+
+
+def _root(
+    chosen: CheckpointPath,
+    side: str,
+    limits: Limits,
+    progress: Callable[[Progress], None] | None,
+    missing_chunks: MissingChunks | None,
+) -> _Root:
+    try:
+        check_leaves_to_read(limits.max_memory, chosen)
+        reader = read_as(open_reader(chosen), missing_chunks)
+        limits = replace(limits, max_memory=left_to_read(limits.max_memory, reader))
+        return _Root(identity_of(reader, limits, progress).root)
+    except CorruptError as error:
+        return _Root(None, (f"the root of {side} cannot be computed: {error}",))
 
 
 class ExpectedRoot(Struct, frozen=True):

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 import reshard
 from reshard.conversion.check_target import check_target
+from reshard.conversion.conversion_key import ConversionKey, differences, key_of_conversion
 from reshard.conversion.options import Target
-from reshard.conversion.resume.conversion_key import ConversionKey, differences, key_of_conversion
 from reshard.engine.limits import limits_of
 from reshard.errors import TargetExistsError
 from reshard.layout.device_mesh import DeviceMesh

@@ -16,8 +16,8 @@ import reshard
 from reshard.cli.commands import convert, plan
 from reshard.conversion import declared_options
 from reshard.conversion.check_target import check_target
+from reshard.conversion.conversion_key import key_of_conversion
 from reshard.conversion.options import LIBRARY_NAMES, ConvertOptions, Target
-from reshard.conversion.resume.conversion_key import key_of_conversion
 from reshard.engine.limits import limits_of
 from reshard.formats.known_formats import FORMATS
 from reshard.restoring.options import RestoreArguments, RestoreOptions

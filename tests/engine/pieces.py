@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reshard.conversion.resume.journal import read_results, record_of
+from reshard.conversion.journal import read_results, record_of
 from reshard.engine.books import Books, DoneUnits, TargetRun, TensorResult
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches

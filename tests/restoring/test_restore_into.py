@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reshard
-from reshard.restoring import into as into_module
+from reshard.restoring import target_tree as into_module
 from tests.campaigns import examples
 from tests.equal import assert_same
 from tests.fresh_process import run_fresh

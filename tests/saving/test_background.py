@@ -15,7 +15,7 @@ import pytest
 from orbax.checkpoint import v1
 
 import reshard
-from reshard.saving import write
+from reshard.saving import run
 from reshard.storage import target as target_place
 from tests.orbax_trees import put
 from tests.saving.states import random
@@ -27,13 +27,13 @@ ROOT = Path(__file__).parents[2]
 def held(monkeypatch):
     """An event without which no chunk is written."""
     go = threading.Event()
-    real = write.host_chunk
+    real = run.host_chunk
 
     def waits(*args):
         assert go.wait(60)
         return real(*args)
 
-    monkeypatch.setattr(write, "host_chunk", waits)
+    monkeypatch.setattr(run, "host_chunk", waits)
     yield go
     go.set()
 
@@ -119,11 +119,11 @@ def test_the_interpreter_waits_for_a_save_before_it_exits(tmp_path):
         import numpy as np
         import reshard
         from reshard.saving import write
-        real = write.host_chunk
+        real = run.host_chunk
         def slow(*args):
             time.sleep(0.2)
             return real(*args)
-        write.host_chunk = slow
+        run.host_chunk = slow
         reshard.save({str(tmp_path / "c")!r}, {{str(n): np.full(3, n) for n in range(9)}},
                      wait=False, compression="blosc", workers=2)
         sys.exit(0)

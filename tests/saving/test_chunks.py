@@ -16,9 +16,8 @@ import reshard
 from reshard.formats.contents import Leaf
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.saving import host_chunk as host_chunks
-from reshard.saving.chunks import own_chunks, storage_chunk, writers
-from reshard.saving.host_chunk import elements, host_chunk
+from reshard.saving import plan as host_chunks
+from reshard.saving.plan import elements, host_chunk, own_chunks, storage_chunk, writers
 from reshard.saving.tensors import DeviceShard, LiveTensor, live_tensor
 from reshard.saving.tree import live_leaves
 from tests.orbax_trees import put

@@ -16,7 +16,7 @@ import pytest
 from jax.sharding import Mesh
 
 import reshard
-from reshard.saving import host_chunk
+from reshard.saving import plan
 from tests.orbax_trees import mesh, put
 from tests.process_groups import run_group
 from tests.saving.prove_member import weights
@@ -212,8 +212,8 @@ def test_devices_hand_over_no_more_than_a_node(
         taken.append(part.nbytes)
         return part
 
-    monkeypatch.setattr(host_chunk, "on_host", lambda data: isinstance(data, np.ndarray))
-    monkeypatch.setattr(host_chunk, "_cut", counted)
+    monkeypatch.setattr(plan, "on_host", lambda data: isinstance(data, np.ndarray))
+    monkeypatch.setattr(plan, "_cut", counted)
     report = reshard.prove({"w": put(large(), on=ROWS)}, known)
     assert report.is_ok
     assert taken == [3 << 19] * 8

@@ -20,7 +20,7 @@ from reshard.formats.contents import Container, Leaf
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.layout.changes import Changes
 from reshard.verification import diff as engine_diff
-from reshard.verification import elements, pair_plan
+from reshard.verification import elements, pair_blocks
 from reshard.verification.diff import diff_readers
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, ZSTD_CRC, Store, tensor
 
@@ -71,7 +71,7 @@ def cases(draw):
 def test_any_chunks_codecs_and_bands_beside_numpy(case, data):
     shape, chunks, dtypes, arrays, codecs = case
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        for module in (pair_plan, box_stream):
+        for module in (pair_blocks, box_stream):
             patch.setattr(module, "BAND_BYTES", data.draw(st.sampled_from([1, 40, 300, 1 << 20])))
         patch.setattr(elements, "SLAB_ELEMENTS", data.draw(st.sampled_from([1, 7, 1000])))
         patch.setattr(
@@ -167,7 +167,7 @@ def test_bits_of_keys(pair):
 @pytest.mark.parametrize("open_files", [0, 999])
 def test_a_flipped_bit_is_damage_with_a_name(pair, side, band_bytes, open_files, monkeypatch):
     monkeypatch.setattr(engine_diff, "open_files_per_task", lambda _: open_files)
-    for module in (pair_plan, box_stream):
+    for module in (pair_blocks, box_stream):
         monkeypatch.setattr(module, "BAND_BYTES", band_bytes)
     path = pair[side].path
     sound = path.read_bytes()

@@ -21,7 +21,7 @@ from reshard.errors import (
     TargetBusyError,
     TargetExistsError,
 )
-from reshard.saving import write
+from reshard.saving import run
 from tests.emulators.apis.error_answers import ACCESS_DENIED
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Refuse
@@ -204,7 +204,7 @@ def test_a_save_that_is_killed_is_no_checkpoint_and_the_next_replaces_it(bucket:
 def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Functions that are called once all chunks are put, before they are checked."""
     calls: list[Any] = []
-    real = write.for_each
+    real = run.for_each
 
     def then(*arguments: Any) -> None:
         real(*arguments)

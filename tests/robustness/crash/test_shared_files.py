@@ -20,7 +20,7 @@ from tests.robustness.crash.killing import Point, run_killed
 from tests.robustness.faults.cases import only
 
 WRITER = "reshard.formats.carry_out"
-PREPARE = "reshard.conversion.resume.resume:prepare_files"
+PREPARE = "reshard.conversion.resumed:prepare_files"
 ALL_DONE = Point("reshard.conversion.finish:check_sources", "after")
 EXCHANGED = Point("reshard.storage.local.publishing:_rename", "after")
 

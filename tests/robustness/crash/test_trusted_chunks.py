@@ -10,7 +10,7 @@ import pytest
 
 import reshard
 from reshard.checksums import crc
-from reshard.conversion.resume import resume
+from reshard.conversion import resumed
 from reshard.errors import (
     StorageError,
 )
@@ -109,7 +109,7 @@ def test_after_a_reboot_the_journal_records_the_new_boot(
         json.loads(unfinished.journal.read_bytes().partition(b"\n")[0][9:])["boot"]
         == "another boot"
     )
-    monkeypatch.setattr(resume, "damaged", None)  # not asked again
+    monkeypatch.setattr(resumed, "damaged", None)  # not asked again
     reshard.convert(source, target, **CASE.options)
     assert files_without_times(target) == expected
 

@@ -37,7 +37,7 @@ SABOTAGES = (
     Sabotage(
         "chunk-saved-twice",
         "every process writes the chunks that several have",
-        "reshard/saving/chunks.py",
+        "reshard/saving/plan.py",
         "            if owner == process:",
         "            if owner == process or process in writers(tensor, box):",
         ("tests/saving/test_chunks.py::test_replicas_share_the_work",),
@@ -53,7 +53,7 @@ SABOTAGES = (
     Sabotage(
         "saved-before-proof",
         "a save in a bucket publishes although objects were replaced",
-        "reshard/saving/write.py",
+        "reshard/saving/run.py",
         "    if found_sum != reduce(xor, put_sums, 0):",
         "    if False:",
         (

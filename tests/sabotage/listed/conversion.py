@@ -18,7 +18,7 @@ SABOTAGES = (
     Sabotage(
         "journal-record-unchecked",
         "numbers of a journal are taken as they are, out of the plan or below 0",
-        "reshard/conversion/resume/journal.py",
+        "reshard/conversion/journal.py",
         "        if not all(_is_planned(result, plan.tensors) for result in results):",
         "        if False:",
         (
@@ -46,7 +46,7 @@ SABOTAGES = (
     Sabotage(
         "lost-chunk-resumed",
         "a resumed run counts on a chunk whose file is gone or short",
-        "reshard/conversion/resume/check_chunks.py",
+        "reshard/conversion/resumed.py",
         "if not all(_is_there(c, place, root.path, is_stored) for place in c.places)",
         "if False",
         ("tests/robustness/crash/test_trusted_chunks.py::test_removed_chunks_are_written_again",),
@@ -54,7 +54,7 @@ SABOTAGES = (
     Sabotage(
         "changed-chunk-resumed",
         "a resumed run does not read a chunk that changed after it was recorded",
-        "reshard/conversion/resume/check_chunks.py",
+        "reshard/conversion/resumed.py",
         "any(_changed_ns(p) > recorded_ns for p in paths)",
         "False",
         (
@@ -64,7 +64,7 @@ SABOTAGES = (
     Sabotage(
         "damaged-chunk-resumed",
         "after a reboot a chunk is trusted without its checksum",
-        "reshard/conversion/resume/check_chunks.py",
+        "reshard/conversion/resumed.py",
         "    return is_ended and recorded.crc32c in (None, crc32c)",
         "    return True",
         (
@@ -84,7 +84,7 @@ SABOTAGES = (
     Sabotage(
         "other-conversion-resumed",
         "what another conversion left at the target is resumed",
-        "reshard/conversion/resume/resume.py",
+        "reshard/conversion/resumed.py",
         "    if different := differences(before, now):",
         "    if (different := differences(before, now)) and False:",
         (
@@ -94,7 +94,7 @@ SABOTAGES = (
     Sabotage(
         "half-written-file-kept",
         "files that no record names stay in the target",
-        "reshard/conversion/resume/resume.py",
+        "reshard/conversion/resumed.py",
         "        if file not in named and not target.output.files.keeps(file):",
         "        if False:",
         (
@@ -140,7 +140,7 @@ SABOTAGES = (
     Sabotage(
         "damaged-target-taken-for-done",
         "a finished target that lost a chunk is reported as done",
-        "reshard/conversion/resume/finished_target.py",
+        "reshard/conversion/finished_target.py",
         "    _refuse_incomplete(target, reader)\n    return reader",
         "    return reader",
         (
@@ -150,7 +150,7 @@ SABOTAGES = (
     Sabotage(
         "other-units-committed",
         "a part that records units of another part is committed",
-        "reshard/conversion/parts/sealed_parts.py",
+        "reshard/conversion/sealed_parts.py",
         "        if not allowed.has(tensor, unit) or seen.has(tensor, unit):",
         "        if False:",
         (
@@ -160,7 +160,7 @@ SABOTAGES = (
     Sabotage(
         "unsealed-part-committed",
         "a part that did not say that it is durable is committed",
-        "reshard/conversion/parts/sealed_parts.py",
+        "reshard/conversion/sealed_parts.py",
         "        if done < len(own) or not _is_sealed(parts[part], part):",
         "        if done < len(own):",
         (

@@ -148,7 +148,7 @@ SABOTAGES = (
     Sabotage(
         "error-swallowed",
         "a save goes on after a chunk could not be written",
-        "reshard/saving/write.py",
+        "reshard/saving/run.py",
         "    if threads.error is not None:\n        raise threads.error\n",
         "",
         ("tests/saving/test_errors.py::test_a_full_file_system",),

@@ -2,7 +2,7 @@
 
 The records of a target's transaction (``storage.transaction``), each a JSON list of results (``engine.task.Result``), written
 after their last byte was handed to the store. Locally nothing is synced: after a reboot nothing of it is trusted before it is
-read again (``resume.check_chunks``). In a bucket a chunk is stored if its object is listed in the version that was put: an
+read again (``resumed``). In a bucket a chunk is stored if its object is listed in the version that was put: an
 object appears whole, so that one listing tells of all of its chunks.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from reshard.checksums.crc import CRC32C, finish
-from reshard.conversion.resume.conversion_key import ConversionKey
+from reshard.conversion.conversion_key import ConversionKey
 from reshard.engine.books import DoneUnits, closed_bytes, merged_chunk, padded_bytes
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import Result, StoredChunk

@@ -1,0 +1,432 @@
+"""Decides which journaled chunks can be trusted after a restart.
+
+While the same kernel runs, everything that was written before a line of the journal is in the page cache or on the
+device. So a chunk is trusted whose file has its size and did not change since the last line was written, and one in a
+shared file that has no hole there. A file of one chunk that changed since is read, as all are after a reboot. After a reboot,
+or on another host, it may be lost, short or zeros: a closed chunk is read at each of its places, and trusted if it has
+the CRC32C at its end and the one in the journal, where there is one. A chunk that is not closed, or has no checksum, is
+not trusted then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from reshard.checksums.crc import READ_BYTES, range_crc32c
+from reshard.conversion.conversion_key import ConversionKey, differences
+from reshard.conversion.journal import (
+    ChunkKey,
+    Journaled,
+    JournaledChunk,
+    key_left,
+    missing_in_bucket,
+    record_of,
+)
+from reshard.conversion.target_job import OpenTarget
+from reshard.engine.books import DoneUnits
+from reshard.engine.executor import run_tasks
+from reshard.engine.output import TargetOutput
+from reshard.engine.progress import Progress
+from reshard.engine.task import Result
+from reshard.errors import (
+    FormatError,
+    ReshardError,
+    ResumeError,
+    SourceChangedError,
+    StorageError,
+    SyncError,
+    VerificationError,
+)
+from reshard.formats.carry_out import prepare_files
+from reshard.formats.codecs.source import TRAILER_BYTES
+from reshard.formats.file_map import Place
+from reshard.formats.step_names import step_name
+from reshard.geometry.sizes import format_bytes
+from reshard.planning.plans import Plan
+from reshard.storage.local.files import storage_error, storage_errors
+from reshard.storage.local.store import LocalFile
+from reshard.storage.location import Location
+from reshard.storage.target import FileRange, look
+from reshard.storage.transaction import Earlier, Transaction, may_be_resumed
+
+
+def missing_in_files(journaled: Journaled, root: Location) -> set[ChunkKey]:
+    """The chunks whose files are gone or have another size or version, or a hole: the losses that need no reboot.
+
+    ``journaled`` gives all chunks anew with each call. To be called before the files are prepared, which makes lost shared
+    files anew.
+    """
+    if root.traits.has_versions:
+        return missing_in_bucket(journaled, root)
+    is_stored = look(root)
+    return {
+        c.key
+        for c in journaled()
+        if not all(_is_there(c, place, root.path, is_stored) for place in c.places)
+    }
+
+
+def _is_there(
+    recorded: JournaledChunk, place: Place, root: str, is_stored: Callable[[FileRange], bool]
+) -> bool:
+    wanted = FileRange(place.file, place.offset, recorded.stored_bytes)
+    if place.offset is None:
+        try:
+            return is_stored(wanted)
+        except StorageError:  # it is written again
+            return False
+    if recorded.stored_bytes is not None:
+        return is_stored(wanted)
+    try:  # a hole is not written yet
+        return os.lstat(f"{root}/{place.file}").st_size >= place.offset + recorded.full_bytes
+    except OSError:
+        return False
+
+
+def changed_since(
+    chunks: Iterable[JournaledChunk], root: str, recorded_ns: int | None
+) -> Iterator[JournaledChunk]:
+    """The closed chunks in files of their own that changed after they were recorded: another program wrote there.
+
+    The time of change (ctime) counts, which no program sets. A shared file is no sign: tasks that were never recorded wrote
+    to it too.
+    """
+    if recorded_ns is None:
+        return
+    for recorded in chunks:
+        paths = [f"{root}/{place.file}" for place in recorded.places if place.offset is None]
+        if recorded.stored_bytes is not None and any(_changed_ns(p) > recorded_ns for p in paths):
+            yield recorded
+
+
+def _changed_ns(path: str) -> int:
+    """The time when a file changed (ns); 0 where it is gone, which ``missing_in_files`` finds."""
+    try:
+        return os.lstat(path).st_ctime_ns
+    except OSError:
+        return 0
+
+
+def missing_in_database(
+    chunks: Iterable[JournaledChunk], plan: Plan, output: TargetOutput
+) -> set[ChunkKey]:
+    """The chunks that a database should hold and does not find; to be called once it is open."""
+    database = output.files.database
+    return {
+        (number, index)
+        for number, index in (c.key for c in chunks if not c.places)
+        if database is None or not database.holds(plan.tensors[number].name, index)
+    }
+
+
+def damaged(
+    chunks: Iterable[JournaledChunk],
+    plan: Plan,
+    root: str,
+    progress: Callable[[Progress], None] | None = None,
+) -> set[ChunkKey]:
+    """The chunks that are not closed, cannot be checked, or do not read back as written."""
+    listed = list(chunks)
+    total = sum(c.stored_bytes or 0 for c in listed)
+    check = partial(_checked, root=root)
+    bad: set[ChunkKey] = set()
+    done = 0
+    ended = run_tasks(listed, check, lambda _: READ_BYTES, plan.max_memory, plan.workers)
+    with closing(ended):
+        for number, (recorded, is_good) in enumerate(ended, 1):
+            done += recorded.stored_bytes or 0
+            if not is_good:
+                bad.add(recorded.key)
+            if progress is not None:
+                name = plan.tensors[recorded.tensor].name
+                progress(Progress(done, total, number, len(listed), name, "checking"))
+    return bad
+
+
+def _checked(recorded: JournaledChunk, root: str) -> tuple[JournaledChunk, bool]:
+    is_known = recorded.has_trailer or recorded.crc32c is not None
+    if recorded.stored_bytes is None or not recorded.places or not is_known:
+        return recorded, False
+    return recorded, all(_reads_back(recorded, place, root) for place in recorded.places)
+
+
+def _reads_back(recorded: JournaledChunk, place: Place, root: str) -> bool:
+    trailer_bytes = TRAILER_BYTES if recorded.has_trailer else 0
+    try:
+        found = _read(f"{root}/{place.file}", place, recorded.stored_bytes or 0, trailer_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if found is None:
+        return False
+    crc32c, trailer = found
+    is_ended = not recorded.has_trailer or trailer == crc32c.to_bytes(TRAILER_BYTES, "little")
+    return is_ended and recorded.crc32c in (None, crc32c)
+
+
+def _read(
+    path: str, place: Place, stored_bytes: int, trailer_bytes: int
+) -> tuple[int, bytes] | None:
+    """CRC32C of the chunk's bytes, and the trailer after them; None where the file has another size.
+
+    FileNotFoundError where it is gone; StorageError where it cannot be read.
+    """
+    fd = _opened(path)
+    try:
+        with storage_errors("read", path):
+            if place.offset is None and os.fstat(fd).st_size != stored_bytes:
+                return None
+            nbytes = stored_bytes - trailer_bytes
+            file = LocalFile(fd, path)
+            crc = range_crc32c(file.read, place.start, nbytes)
+            return None if crc is None else (crc, file.read(place.start + nbytes, trailer_bytes))
+    finally:
+        os.close(fd)
+
+
+def _opened(path: str) -> int:
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise storage_error("read", path, error) from error
+
+
+UNTRUSTED_AFTER = (VerificationError, FormatError, SyncError, SourceChangedError)
+"""After these errors nothing that was written can be resumed."""
+
+ABOUT_THE_SOURCE = (SourceChangedError, FormatError)
+"""These errors are about all targets, whichever of them was at work."""
+
+
+@contextmanager
+def kept_where_useful(targets: Sequence[OpenTarget], count: int = 1) -> Iterator[None]:
+    """Removes the held staging folders if the block fails, except those that a run can resume.
+
+    ``targets``: those that are held then, of ``count`` in the call. The error says what is kept, where,
+    and that the same command resumes it. A ResumeError leaves the folder that it is about as it is.
+    """
+    try:
+        yield
+    except BaseException as error:
+        kept = [target for target in targets if _is_kept(target, error, count)]
+        if kept:
+            _tell(error, _kept(kept, count))
+        raise
+
+
+def removed_once_published(target: OpenTarget) -> None:
+    """Removes the temporary files of a published target."""
+    target.is_published = True
+    target.transaction.abort()
+
+
+def _is_kept(target: OpenTarget, error: BaseException, count: int) -> bool:
+    """True if the error leaves something of a target to resume; removes the rest."""
+    transaction, is_begun = target.transaction, target.is_begun or count == 1
+    is_about_it = _is_about(error, target)
+    if isinstance(error, ResumeError) and is_about_it:
+        return False
+    if target.is_published or transaction.is_committed():
+        error.add_note(f"{transaction.target!r} is published and whole")
+        return False
+    is_lost = isinstance(error, UNTRUSTED_AFTER) and is_about_it and is_begun
+    if is_lost or not may_be_resumed(transaction):
+        transaction.abort()
+        return False
+    return is_begun
+
+
+def _is_about(error: BaseException, target: OpenTarget) -> bool:
+    """True if an error names the target, or none."""
+    named = None if isinstance(error, ABOUT_THE_SOURCE) else getattr(error, "target", None)
+    return named in (None, target.transaction.target)
+
+
+def _kept(kept: Sequence[OpenTarget], count: int) -> str:
+    if count == 1:
+        (target,) = kept
+        return (
+            f"no target was published; what is done ({_share(target)}) was kept in {target.transaction.place!r}: "
+            "run the same again to resume it, or start over (restart)"
+        )
+    parts = (
+        f"of {target.transaction.target!r} ({_share(target)}) in {target.transaction.place!r}"
+        for target in kept
+    )
+    return f"what is done was kept: {', '.join(parts)}; run the same again to resume it, or start over (restart)"
+
+
+def _share(target: OpenTarget) -> str:
+    moved, total = target.books.moved_bytes, target.books.total_bytes
+    share = 100 * moved // total if total else 100
+    return f"{share} % of {format_bytes(total)}"
+
+
+def _tell(error: BaseException, kept: str) -> None:
+    """Adds ``kept`` to the message of a ReshardError, and to any other error as a note."""
+    if isinstance(error, ReshardError) and len(error.args) == 1:
+        error.args = (f"{error}; {kept}",)
+    else:
+        error.add_note(kept)
+
+
+def begin_or_resume(target: OpenTarget, *, prepares: bool = True) -> None:
+    """Takes over the work of an unfinished run of the same conversion, or begins anew.
+
+    The files are prepared unless ``prepares`` is false, the books count what was kept, and records can be appended.
+    Raises ResumeError, and leaves everything as it is, where that run was another conversion.
+    """
+    earlier = None if target.job.restart else target.transaction.earlier()
+    left = None if earlier is None else key_left(earlier.made_by)
+    if earlier is not None and left is not None:
+        _refuse_other(target.transaction, left, target.job.key)
+        if earlier.is_trusted or not _is_packed(target):
+            _resume(target, earlier, prepares=prepares)
+            return
+    _begin(target, prepares=prepares)
+
+
+def _begin(target: OpenTarget, *, prepares: bool) -> None:
+    target.transaction.begin(to_builtins(target.job.key))
+    if prepares:
+        with _closed_on_error(target.transaction):
+            prepare_files(target.output.files, target.recording_root)
+    target.done = DoneUnits(target.job.plan)
+
+
+@contextmanager
+def _closed_on_error(transaction: Transaction) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        transaction.close()
+        raise
+
+
+def _refuse_other(transaction: Transaction, before: ConversionKey, now: ConversionKey) -> None:
+    if steps := _steps(before, now):
+        run, was, now_is = steps
+        raise ResumeError(
+            f"an unfinished run to {transaction.target!r} was of step {was} of {run!r}, and this one is of step "
+            f"{now_is}; what it did was kept in {transaction.place!r}: resume it by step={was}, or start over "
+            "(restart)"
+        )
+    if different := differences(before, now):
+        raise ResumeError(
+            f"an unfinished run to {transaction.target!r} was another conversion: {'; '.join(different)}; "
+            f"what it did was kept in {transaction.place!r}: give the same again to resume it, or start "
+            "over (restart)"
+        )
+
+
+def _steps(before: ConversionKey, now: ConversionKey) -> tuple[str, int, int] | None:
+    """The training run and the two steps, where the sources of two conversions differ in the step alone; else None."""
+    was, is_now = Path(before.source).parts, Path(now.source).parts
+    apart = [n for n, (a, b) in enumerate(zip(was, is_now, strict=False)) if a != b]
+    if len(was) != len(is_now) or len(apart) != 1:
+        return None
+    (at,) = apart
+    old, new = step_name(was[at]), step_name(is_now[at])
+    if old is None or new is None or old.prefix != new.prefix:
+        return None
+    return str(Path(*was[:at])), old.step, new.step
+
+
+def _is_packed(target: OpenTarget) -> bool:
+    """True if chunks are in databases, whose state is unknown after a reboot."""
+    specs = (tensor.target.spec for tensor in target.job.plan.tensors)
+    first = ((s.name, next(s.storage.indices(), None)) for s in specs)
+    return any(i is not None and not target.output.places(name, i) for name, i in first)
+
+
+def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
+    is_trusted = earlier.is_trusted
+    plan, output, transaction = target.job.plan, target.output, target.transaction
+    transaction.keep_files()
+    _remove_others(target)
+    doubted = missing_in_files(target.recorded_chunks, transaction.root)
+    if earlier.recorded_ns is not None:  # else the versions have shown what changed
+        # The writes of another host were never in this kernel's page cache.
+        doubtful = target.recorded_chunks(of_others=is_trusted)
+        if is_trusted:
+            here = target.recorded_chunks()
+            changed = changed_since(here, transaction.root.path, earlier.recorded_ns)
+            doubtful = chain(doubtful, changed)
+        if (first := next(doubtful, None)) is not None:
+            listed = chain([first], doubtful)
+            doubted |= damaged(listed, plan, transaction.root.path, target.progress)
+    if is_trusted and _is_packed(target):
+        prepare_files(output.files, target.recording_root)
+        doubted |= missing_in_database(target.recorded_chunks(), plan, output)
+    if target.job.by_hosts:
+        doubted |= set(_in_files_of(target, doubted))
+    _remove_chunks(target, doubted)
+    target.done = _keep_others(target, doubted)
+    # Last: a shared file that is made anew here must not replace one that the records still describe.
+    if prepares:
+        with _closed_on_error(transaction):
+            prepare_files(output.files, target.recording_root)
+
+
+def _in_files_of(target: OpenTarget, chunks: set[ChunkKey]) -> Iterator[ChunkKey]:
+    """All chunks that share a file with one of ``chunks``: tasks elsewhere make such a file anew, as a whole."""
+    plan, output = target.job.plan, target.output
+
+    def shared(chunk: ChunkKey) -> list[str]:
+        number, index = chunk
+        places = output.places(plan.tensors[number].name, index)
+        return [place.file for place in places if place.offset is not None]
+
+    files = {file for chunk in chunks for file in shared(chunk)}
+    if files:
+        yield from (c.key for c in target.recorded_chunks() if not files.isdisjoint(shared(c.key)))
+
+
+def _keep_others(target: OpenTarget, doubted: set[ChunkKey]) -> DoneUnits:
+    """Counts the units that are kept, and records them anew."""
+    done = DoneUnits(target.job.plan)
+
+    def kept() -> Iterator[str]:
+        for one in target.recorded():
+            if not any((one.tensor, chunk.index) in doubted for chunk in one.chunks):
+                target.books.take(one)
+                done.add(one.tensor, one.unit)
+                yield record_of([replace(one, host="")])
+
+    target.transaction.rewrite(to_builtins(target.job.key), kept())
+    with _closed_on_error(target.transaction):
+        target.books.report_progress("")
+    return done
+
+
+def _remove_others(target: OpenTarget) -> None:
+    """Removes files that no record names: half-written chunks, and the markers of a finished checkpoint."""
+    named = set(_named_files(target.recorded(), target))
+    for file in target.transaction.files():
+        if file not in named and not target.output.files.keeps(file):
+            target.transaction.remove(file)
+
+
+def _named_files(results: Iterator[Result], target: OpenTarget) -> Iterator[str]:
+    for one in results:
+        name = target.job.plan.tensors[one.tensor].name
+        for chunk in one.chunks:
+            yield from (place.file for place in target.output.places(name, chunk.index))
+
+
+def _remove_chunks(target: OpenTarget, chunks: set[ChunkKey]) -> None:
+    """Removes chunks that are written again."""
+    for number, index in chunks:
+        name = target.job.plan.tensors[number].name
+        for place in target.output.places(name, index):
+            target.transaction.remove(place.file, place.offset)
