@@ -68,13 +68,9 @@ def _wrong_part(value: Any, kind: Any, steps: Steps, expected: str) -> WrongPart
         return _wrong_part(value, _member(value, kind), steps, expected)
     parts = _parts(value, kind)
     if isinstance(value, dict) and (fields := {f.encode_name: f for f in _fields(kind)}):
-        unknown = next((key for key in value if key not in fields), None)
-        if unknown is not None and kind.__struct_config__.forbid_unknown_fields:
-            return WrongPartError((*steps, unknown), value[unknown], kind, expected, "unknown")
-        for key, field in fields.items():
-            if field.required and key not in value:
-                found = _wrong_part(None, field.type, (*steps, key), "")
-                return WrongPartError(found.steps, None, found.kind, found.expected, "missing")
+        wrong = _wrong_keys(value, kind, fields, steps, expected)
+        if wrong is not None:
+            return wrong
         parts = ((k, value[k], field.type) for k, field in fields.items() if k in value)
     for step, part, part_kind in parts:
         try:
@@ -84,6 +80,24 @@ def _wrong_part(value: Any, kind: Any, steps: Steps, expected: str) -> WrongPart
             if inner.expected or not expected or _fields(inner.kind):
                 return inner
     return WrongPartError(steps, value, kind, expected)
+
+
+def _wrong_keys(
+    value: dict[Any, Any],
+    kind: Any,
+    fields: dict[str, msgspec.structs.FieldInfo],
+    steps: Steps,
+    expected: str,
+) -> WrongPartError | None:
+    """The error of the first key of an object that its record does not know, or that it lacks; None without one."""
+    unknown = next((key for key in value if key not in fields), None)
+    if unknown is not None and kind.__struct_config__.forbid_unknown_fields:
+        return WrongPartError((*steps, unknown), value[unknown], kind, expected, "unknown")
+    for key, field in fields.items():
+        if field.required and key not in value:
+            found = _wrong_part(None, field.type, (*steps, key), "")
+            return WrongPartError(found.steps, None, found.kind, found.expected, "missing")
+    return None
 
 
 def _parts(value: Any, kind: Any) -> Iterable[tuple[Any, Any, Any]]:

@@ -1,4 +1,7 @@
-"""The identity of a target that an earlier run finished: recorded in it, or computed from its tensors."""
+"""Decides whether a target is already the finished result of this very conversion.
+
+The identity of a target that an earlier run finished: recorded in it, or computed from its tensors.
+"""
 
 from __future__ import annotations
 

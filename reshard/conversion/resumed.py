@@ -1,4 +1,10 @@
-"""Decides which journaled chunks can be trusted after a restart.
+"""Resumes an interrupted run where it stopped, or begins anew.
+
+A unit is kept where every chunk that it wrote to can be trusted (``check_chunks``): it is counted, and not
+filled again. Everything else that the earlier run left is removed. The journal is written anew with the units
+that are kept, so that all of its lines are from this boot.
+
+Decides which journaled chunks can be trusted after a restart.
 
 While the same kernel runs, everything that was written before a line of the journal is in the page cache or on the
 device. So a chunk is trusted whose file has its size and did not change since the last line was written, and one in a
@@ -6,6 +12,8 @@ shared file that has no hole there. A file of one chunk that changed since is re
 or on another host, it may be lost, short or zeros: a closed chunk is read at each of its places, and trusted if it has
 the CRC32C at its end and the one in the journal, where there is one. A chunk that is not closed, or has no checksum, is
 not trusted then.
+
+Ends a run: removes what it wrote, or keeps it for the run that resumes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Scope: the share of a conversion that a run does. PartsRequest: the JSON record that all parts share and ``commit`` reads.
+"""The work of parts: each part seals its own, and the commit takes over that of all sealed parts.
+
+A part keeps its files and its journal in a folder of its own. Its last record says that it is done, and follows a sync. The
+commit folds the journals of all parts into the target's own. On a disk each file is moved from its part below the root of the
+target, after the record that names it: a commit that is interrupted resumes, since a recorded chunk that is not there yet
+is taken from its part again.
+
+Scope: the share of a conversion that a run does. PartsRequest: the JSON record that all parts share and ``commit`` reads.
 
 ::
 

@@ -1,4 +1,7 @@
-"""The tensors of a target: their layout, chunks and encoding, and the planner's wanted piece for each of their pieces."""
+"""TargetContent: the tensors and leaves of a target, which rules or a map make, and the pieces of them that the planner is asked for.
+
+The tensors of a target: their layout, chunks and encoding, and the planner's demand for each of their pieces.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Collects every mismatch between a checkpoint and ``like``, and raises one error.
+"""Compares a stored leaf with the leaf of ``like`` that it is restored onto.
+
+A tensor is restored in its stored dtype, unless ``like`` has a dtype that keeps every value
+(bfloat16 → float32, int8 → int32). A cast that can lose information, and every change of kind (int → float), needs a
+``cast`` rule.
+
+Collects every mismatch between a checkpoint and ``like``, and raises one error.
 
 If all names are missing but exist under another prefix (an item, or ``params/``), a hint says how to fit them. For tensors whose
 dtype does not fit, a line names the cast rule that converts them: one line for all that one rule converts.

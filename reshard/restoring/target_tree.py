@@ -2,6 +2,10 @@
 
 Leaves of ``like`` have the names that Orbax gives them: keys, attribute names and positions of the path, joined
 with ``/``, so that the leaves of an optax or NNX state match those of the checkpoint: ``opt_state/0/mu/dense/kernel``.
+
+``into``: numpy arrays that a restore fills in place, checked before anything is read.
+
+Names are those of ``like``: the keys of the path, joined with ``/``. A flat dict by name is a tree too.
 """
 
 from __future__ import annotations

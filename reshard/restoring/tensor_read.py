@@ -1,6 +1,8 @@
 """TensorRead: one tensor to restore, the memory that it takes, and the check against the budget.
 
 TensorState: the tensor while it is restored. Restored: its value, and the bytes that were read for it.
+
+Divides the chunks of a restore into jobs: large tensors first, small chunks together, within the budget.
 """
 
 from __future__ import annotations

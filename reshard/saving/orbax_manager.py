@@ -1,4 +1,21 @@
-"""The slices.json of a tree whose data Orbax writes: entries, and digests of the live arrays."""
+"""Adds slices.json to checkpoints that Orbax saves, for programs that keep their CheckpointManager.
+
+::
+
+    from reshard.saving.orbax_manager import SliceSave
+
+    manager = ocp.CheckpointManager(directory)
+    manager.save(step, args=SliceSave(state))       # instead of ocp.args.StandardSave(state)
+
+Orbax writes the data as always; ``slices.json`` is added to the item before the step is committed,
+and becomes visible with it. Readers see a standard checkpoint, with this package or without. A manager ties an item to
+one handler. So the manager that saved an item restores it by ``manager.restore(step)`` or with
+``SliceRestore(target)``; any other manager takes ``ocp.args.StandardRestore``.
+
+The classes derive from Orbax's, so they are made on first use: Orbax is not imported before.
+
+The slices.json of a tree whose data Orbax writes: entries, and digests of the live arrays.
+"""
 
 from __future__ import annotations
 

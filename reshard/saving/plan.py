@@ -1,7 +1,18 @@
-"""The shape of a live tensor's chunks, and which process writes each.
+"""Plans a save: the tensors, their chunks, and the chunks that this process writes.
+
+A save is an Orbax checkpoint; ``convert`` makes other formats of it.
+
+The shape of a live tensor's chunks, and which process writes each.
 
 A chunk is written by a process that has all of it. If a chunk spans the shards of several processes, chunks are made
 smaller until none does.
+
+One whole chunk in host memory: a view of the shard that contains it, or a copy from several shards.
+
+The elements of a shard are a view if the data is already in host memory, else a copy from the device. A view of a jax array on
+the CPU keeps its memory alive, and a computation that donates the array then takes new memory, so the view never changes. jax
+keeps the host copy of an array as long as the array itself. So each copy is made through a new array object over the same
+device memory, which is dropped after use.
 """
 
 from __future__ import annotations

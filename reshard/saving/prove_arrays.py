@@ -1,4 +1,10 @@
-"""ProofReport: the result of comparing live arrays with an identity."""
+"""Proves that live arrays are the weights of an identity: each process its own shards, without the others.
+
+The nodes of about 1 MiB that an identity keeps are compared one after the other. A node is taken from one shard, or put
+together from several of the same array, so that no more than one is copied from devices at a time.
+
+ProofReport: the result of comparing live arrays with an identity.
+"""
 
 from __future__ import annotations
 

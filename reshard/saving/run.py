@@ -1,4 +1,10 @@
-"""Writes this process's chunks on several threads, within the memory budget, and adds up the digests.
+"""The steps of a save: plan, stage, write, publish; in one process or in a group.
+
+Every step is an exchange between the processes (``Group.exchange``), so an error in one of them ends the save in all.
+Only process 0 has the transaction: it begins and commits it. The others write their chunks below its root, in a bucket or on
+a file system that all share.
+
+Writes this process's chunks on several threads, within the memory budget, and adds up the digests.
 
 A save proves that its objects are in the bucket before it is published: a CheckpointManager or a lifecycle rule may delete
 objects meanwhile, and readers would take the holes for zeros. Each process adds up the names and versions of the chunks that it

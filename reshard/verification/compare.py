@@ -1,4 +1,7 @@
-"""Compares checkpoints of any mesh, chunks or codec by the digests of their tensors, and by leaves that are not tensors."""
+"""Compares checkpoints of any mesh, chunks or codec by the digests of their tensors, and by leaves that are not tensors.
+
+Compares a checkpoint with the result of applying a map to another one.
+"""
 
 from __future__ import annotations
 
@@ -313,9 +316,7 @@ def compare_mapped(
     mapping, dropped = mapped_tensors(a, given, changes)
     damage: dict[str, str] = {}
     alike = {
-        m.spec.name
-        for m in mapping.tensors
-        if m.spec.name in b.tensors and not _unlike_of_compare_mapped(m, b)
+        m.spec.name for m in mapping.tensors if m.spec.name in b.tensors and not _unlike_made(m, b)
     }
     in_b = tensor_digests(b, limits, alike, progress, damage=damage, stage="reading")
     unreadable: tuple[str, ...] = ()
@@ -328,7 +329,7 @@ def compare_mapped(
     return Verification(
         a.uri,
         b.uri,
-        tuple(_verdicts_of_compare_mapped(b, mapping, found.made, in_b, damage)),
+        tuple(_verdicts_of_made(b, mapping, found.made, in_b, damage)),
         damage=(*unreadable, *_untied(a, mapping, found.sources, limits)),
         dropped=dropped,
         rules=AppliedRules.of(changes, "given" if changes and map_from == "given" else None),
@@ -371,7 +372,7 @@ def _in_chunks(made: MappedTensor) -> MappedTensor:
     return replace(made, spec=in_parts(made.spec, Grid.whole(made.spec.shape)))
 
 
-def _unlike_of_compare_mapped(made: MappedTensor, b: Reader) -> str:
+def _unlike_made(made: MappedTensor, b: Reader) -> str:
     """The difference of a tensor of B that is known before reading; "" for none."""
     expected, spec = made.spec, b.tensors[made.spec.name].spec
     if expected.shape != spec.shape:
@@ -395,7 +396,7 @@ def _untied(a: Reader, mapping: Mapped, seen: Mapping[str, str], limits: Limits)
         yield f"A: the map says that {first!r} equals {second!r} (same_as), but their digests differ"
 
 
-def _verdicts_of_compare_mapped(
+def _verdicts_of_made(
     b: Reader,
     mapping: Mapped,
     made: Mapping[str, str],
@@ -405,13 +406,13 @@ def _verdicts_of_compare_mapped(
     expected = set()
     for tensor in mapping.tensors:
         expected.add(tensor.spec.name)
-        yield _verdict_of_compare_mapped(tensor, b, made, in_b, damage)
+        yield _verdict_of_made(tensor, b, made, in_b, damage)
     for name in b.tensors:
         if name not in expected:
             yield TensorVerdict(name, "only in B", None, None, f"the map makes no {name!r}")
 
 
-def _verdict_of_compare_mapped(
+def _verdict_of_made(
     tensor: MappedTensor,
     b: Reader,
     made: Mapping[str, str],
@@ -424,7 +425,7 @@ def _verdict_of_compare_mapped(
         return TensorVerdict(name, "only in A", None, None, f"B has no tensor {name!r}", source)
     dtypes = tensor.pieces[0].source_dtype, b.tensors[name].spec.dtype
     more = (source, _comparison(tensor), *dtypes)
-    unlike = _unlike_of_compare_mapped(tensor, b)
+    unlike = _unlike_made(tensor, b)
     if unlike:
         return TensorVerdict(name, "different", None, None, unlike, *more)
     if name in damage:

@@ -1,6 +1,8 @@
-"""PairPlan: the plan to stream a box of two tensors side by side, in bands that both sides fill.
+"""Compares blocks of two tensors; chunks of both end at the edges of a block, so each block stands alone.
 
-Each side is streamed as ``box_stream`` describes: chunks that several bands need stay open, so that
+PairPlan: the plan to stream a box of two tensors side by side, in bands that both sides fill.
+
+Each side is streamed as ``stream_plan`` describes: chunks that several bands need stay open, so that
 each is decoded once. If the budget does not allow that for both sides, bands become larger, and chunks of one side, or
 of both, are decoded again for each band. The plan that decodes least is chosen.
 """

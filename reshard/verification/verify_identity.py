@@ -1,4 +1,7 @@
-"""Verifies a receipt: computes the roots of both checkpoints, and applies the receipt's rules to one to get the other."""
+"""Verifies the weights of a checkpoint against a root, which is computed anew even if one is recorded beside the weights.
+
+Verifies a receipt: computes the roots of both checkpoints, and applies the receipt's rules to one to get the other.
+"""
 
 from __future__ import annotations
 
