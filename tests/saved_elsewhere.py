@@ -9,16 +9,16 @@ import numpy as np
 
 import reshard
 from reshard.checksums.crc import CRC32C
-from reshard.formats.tensorflow.bundle import (
+from reshard.formats.tensorflow.index import (
     NUMBERS,
     STRING,
     BundleEntry,
     entry_bytes,
     header_bytes,
+    slice_key,
 )
-from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.strings import Strings, stored_strings
-from reshard.formats.tensorflow.write.table import table_bytes
+from reshard.formats.tensorflow.table import table_bytes
 from tests.dcp_files import cut, write_dcp
 from tests.pickled import Call, Global
 from tests.state_files import write_state

@@ -17,7 +17,7 @@ from reshard.conversion.journal import read_results, record_of
 from reshard.engine.task import Result, StoredChunk
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Container
-from reshard.formats.orbax.form import OrbaxForm
+from reshard.formats.orbax.format import OrbaxForm
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece

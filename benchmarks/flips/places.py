@@ -15,7 +15,7 @@ import numpy as np
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.registry import open_reader
-from reshard.formats.safetensors.model_name import ENDING, is_weights
+from reshard.formats.safetensors.files import ENDING, is_weights
 from reshard.geometry.grid import Index
 
 TRAILER_BYTES = 4

@@ -10,9 +10,9 @@ from typing import get_args
 
 from reshard.arguments import MissingChunks
 from reshard.conversion.options import Check, FormatName, IdentityMode, Target
-from reshard.formats.orbax.options import OPTIONS as ORBAX
-from reshard.formats.safetensors.options import OPTIONS as SAFETENSORS
 from reshard.formats.target_files import FILES
+from reshard.formats.target_files import ORBAX_OPTIONS as ORBAX
+from reshard.formats.target_files import SAFETENSORS_OPTIONS as SAFETENSORS
 from reshard.layout.layout_file import MissingAxes
 from reshard.options import CHANGES, LAYOUT, Option
 

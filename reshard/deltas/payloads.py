@@ -19,7 +19,7 @@ from reshard.errors import PlanError
 from reshard.formats.codecs.layered import COUNT_BYTES, LEVEL
 from reshard.formats.delta.index import Encoded
 from reshard.formats.delta.index_values import Checksum, hasher
-from reshard.formats.safetensors.write.header import HeaderEntry, safetensors_header
+from reshard.formats.safetensors.header import HeaderEntry, safetensors_header
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.local.spool import Spool, Spooled
 from reshard.storage.location import Location

@@ -23,7 +23,7 @@ from reshard.errors import (
 )
 from reshard.formats.delta.index_values import version_order
 from reshard.formats.delta.read_delta import is_skyrl_name, open_delta, version_of_name
-from reshard.formats.safetensors.model_name import INDEX_NAME
+from reshard.formats.safetensors.files import INDEX_NAME
 from reshard.geometry.sizes import format_bytes
 from reshard.storage.commit_markers import is_left_unfinished
 from reshard.storage.leftovers import Leftovers, remove_leftovers

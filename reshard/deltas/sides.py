@@ -15,9 +15,8 @@ from reshard.formats.delta.read_delta import anchor_version
 from reshard.formats.format import refuse_others
 from reshard.formats.leaf_paths import renamed_leaves
 from reshard.formats.quantized.pairs import find_pairs
-from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
-from reshard.formats.safetensors.form import SafetensorsForm
-from reshard.formats.safetensors.format import SAFETENSORS
+from reshard.formats.safetensors.format import SAFETENSORS, SafetensorsForm
+from reshard.formats.safetensors.header import header_shape, safetensors_name
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import Changes
 from reshard.layout.tensor_spec import TensorSpec

@@ -29,7 +29,7 @@ from reshard.formats.delta.read_delta import (
     version_of_delta,
 )
 from reshard.formats.json.safe_json import json_value, read_bytes
-from reshard.formats.safetensors.model_name import INDEX_NAME, is_shard
+from reshard.formats.safetensors.files import INDEX_NAME, is_shard
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes
 from reshard.storage.location import Location
@@ -210,7 +210,7 @@ def _change(
 
 def _full(place: Location, name: str, version: str, nbytes: int) -> VersionInfo:
     from reshard.formats.registry import committed_format
-    from reshard.formats.safetensors.form import SafetensorsForm
+    from reshard.formats.safetensors.format import SafetensorsForm
 
     may_be_full = not is_skyrl_name(name) and not _lacks_index(place)
     if may_be_full and (found := committed_format(place)) is not None:

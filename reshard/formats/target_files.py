@@ -1,11 +1,22 @@
-"""The options by which a target is cut into files: FILES, of the formats whose tensors share files."""
+"""The options of targets, as formats declare them: FILES of those whose tensors share files, and those of Orbax and safetensors.
+
+They load no format, since help shows them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from reshard.formats.chunking import SPLIT_ABOVE_BYTES, object_chunk_bytes
+from reshard.formats.contents import Style
+from reshard.formats.encoding import codec_name, parse_compression
+from reshard.geometry.sizes import exact_bytes
 from reshard.options import Option
+
+if TYPE_CHECKING:
+    from reshard.formats.encoding import Encoding
+
 
 FilesOf = Literal["one", "shards", "ranks", "dcp"]
 """The files of a target. Of safetensors: one file, Hugging Face shards with an index, a file for each device, or
@@ -53,3 +64,105 @@ FILES: Mapping[str, Option] = {
 
 SHARD_BYTES = 5_000_000_000
 """Most bytes of tensors in one of several shards, as Hugging Face writes them."""
+
+
+def _compression_text(encoding: Encoding | None) -> str:
+    return "keep" if encoding is None else codec_name(encoding) + encoding.spec
+
+
+ORBAX_OPTIONS: Mapping[str, Option] = {
+    "compression": Option(
+        kind="text",
+        read=parse_compression,
+        show=_compression_text,
+        metavar="CODEC",
+        help=(
+            r"none, zstd\[:level], gzip\[:level], blosc, or keep (each tensor's own). none is the fastest to write and to "
+            r"restore."
+        ),
+        examples=("zstd:3",),
+        max_length=32,
+        label="Compression",
+        hint="none, zstd[:level], gzip[:level], blosc or keep.",
+        offered=("none", "zstd:3", "zstd:9", "gzip:6", "blosc", "keep"),
+    ),
+    "chunk_bytes": Option(
+        kind="size",
+        example="256MiB",
+        default_bytes=SPLIT_ABOVE_BYTES,
+        show=exact_bytes,
+        in_bucket=object_chunk_bytes,
+        metavar="SIZE",
+        help=(
+            "Store a shard in several chunks if it is larger than this. Default: 256MiB. Shards below 1MiB share a chunk, "
+            "and any other is one chunk; the layout stays as asked."
+        ),
+        label="Chunk size",
+        hint="Larger chunks are split. Such as 64MiB.",
+    ),
+    "ocdbt": Option(
+        kind="flag",
+        show=str,
+        help="Pack the chunks into one OCDBT database instead of plain files.",
+        label="Pack the target into one OCDBT database",
+    ),
+    "style": Option(
+        kind="choice",
+        choices=(None, *get_args(Style)),
+        show=str,
+        help="Orbax's form of checkpoint. Default: the source's.",
+        label="Orbax checkpoint style",
+        hint="Which Orbax API writes such files.",
+        labels=("as the source", "v0", "v1"),
+    ),
+}
+
+
+def _pattern(value: Any) -> str | None:
+    # The parser knows the names of models, whose files take their time to import; help needs none of that.
+    from reshard.formats.safetensors.files import parse_pattern
+
+    return parse_pattern(value)
+
+
+SAFETENSORS_OPTIONS: Mapping[str, Option] = {
+    **FILES,
+    "file_names": Option(
+        kind="text",
+        read=_pattern,
+        show=str,
+        metavar="PATTERN",
+        help=(
+            "Names of the files, such as 'part-{number}.safetensors'. {number} counts from 1, {rank} from 0; {count} is how "
+            "many there are."
+        ),
+        examples=("part-{number:03d}.safetensors",),
+        max_length=200,
+        label="File names",
+        hint="Such as part-{number:03d}.safetensors.",
+    ),
+    "carry": Option(
+        kind="flag",
+        show=str,
+        help=(
+            "Copy the files beside the weights of a safetensors SRC, such as config.json, as they are, and folders of at "
+            "most 64 MiB; a warning names larger ones."
+        ),
+        description="Copy the files beside the weights of a safetensors source, and folders of at most 64 MiB.",
+        label="Copy the files beside the weights of a safetensors source",
+    ),
+    "config": Option(
+        kind="place",
+        show=str,
+        metavar="DIR",
+        help=(
+            "Folder of a model from which config.json, its tokenizer and the other small files at its top are copied. The config is "
+            "held against the names and shapes of DST first."
+        ),
+        description="Folder from which config.json, the tokenizer and other small files are copied, after the config was held against the target.",
+        examples=("models/llama",),
+        max_length=4096,
+        label="Model files",
+        hint="A folder with config.json and a tokenizer. They are copied, and the config is held against the target.",
+    ),
+}

@@ -14,7 +14,7 @@ from reshard.formats.chunking import SPLIT_ABOVE_BYTES, object_chunk_bytes
 from reshard.formats.contents import Style
 from reshard.formats.encoding import Encoding, parse_compression
 from reshard.formats.format import refuse_database
-from reshard.formats.orbax.form import OrbaxForm
+from reshard.formats.orbax.format import OrbaxForm
 from reshard.planning.target_layouts import Layout
 from reshard.saving.given_layouts import reader_layouts
 from reshard.storage.base import ON_DISK, Traits

@@ -34,9 +34,9 @@ from reshard.errors import TreeError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Container, Item
 from reshard.formats.encoding import Encoding
-from reshard.formats.orbax.form import OrbaxForm
-from reshard.formats.orbax.write.finish import slice_file
+from reshard.formats.orbax.format import OrbaxForm
 from reshard.formats.orbax.write.item_tree import item_trees
+from reshard.formats.orbax.write_metadata import slice_file
 from reshard.formats.slices.slice_file import FILE_NAME, render_slices
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec

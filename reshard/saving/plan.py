@@ -37,7 +37,7 @@ from reshard.formats.chunking import (
 from reshard.formats.codecs import encoder_bytes
 from reshard.formats.contents import Container, Item
 from reshard.formats.file_map import FileMap
-from reshard.formats.orbax.form import OrbaxForm
+from reshard.formats.orbax.format import OrbaxForm
 from reshard.geometry.dtypes import numpy_dtype, storage_bytes
 from reshard.geometry.grid import Box, Grid, Index
 from reshard.geometry.sizes import format_bytes

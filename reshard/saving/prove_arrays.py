@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from reshard.answers.record import Record, counted, several
 from reshard.errors import CorruptError, FormatError, TreeError
-from reshard.formats.orbax.param_names import refuse_same_names
+from reshard.formats.orbax.container import refuse_same_names
 from reshard.geometry.dtypes import numpy_dtype, opaque_dtype
 from reshard.geometry.grid import Box
 from reshard.geometry.sizes import format_bytes

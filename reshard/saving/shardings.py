@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import LayoutError
-from reshard.formats.orbax.write.metadata import sharding_value
+from reshard.formats.orbax.write_metadata import sharding_value
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.bridges.jax_sharding import layout_from_sharding
 from reshard.layout.device_mesh import DeviceMesh

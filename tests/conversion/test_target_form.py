@@ -19,8 +19,8 @@ import reshard
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Container
 from reshard.formats.file_map import FileMap
-from reshard.formats.safetensors.form import SafetensorsForm
-from reshard.formats.safetensors.write.header import with_digest
+from reshard.formats.safetensors.format import SafetensorsForm
+from reshard.formats.safetensors.header import with_digest
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import SliceFile, render_slices
 from reshard.storage.location import locate

@@ -20,7 +20,7 @@ from reshard.formats.dcp.metadata import ItemPlace, TensorEntry, TensorPiece
 from reshard.formats.limits import MAX_TENSOR_BYTES
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.pickle.interpreter import read_pickle
-from reshard.formats.torch.archive import PICKLE, Archive, open_archive
+from reshard.formats.torch.archive import PICKLE, Archive, RecordCrcs, open_archive
 from reshard.formats.torch.archived_tensor import (
     TENSOR_NAMES,
     ArchivedTensor,
@@ -34,7 +34,6 @@ from reshard.formats.torch.plain_value import (
     most_parts,
     plain_values,
 )
-from reshard.formats.torch.record_crcs import RecordCrcs
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.tiling import check_tiling
 from reshard.storage.base import FileStatus, OpenFile

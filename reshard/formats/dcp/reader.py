@@ -51,9 +51,8 @@ from reshard.formats.slices.slice_file import (
     fitting_entry,
     recorded,
 )
-from reshard.formats.torch.leaves import unread_warnings
-from reshard.formats.torch.plain_value import Unread
-from reshard.formats.torch.record_crcs import crcs_of_number
+from reshard.formats.torch.archive import crcs_of_number
+from reshard.formats.torch.plain_value import Unread, unread_warnings
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.tensor_spec import TensorSpec

@@ -18,8 +18,13 @@ from reshard.formats.dcp.files import FORMAT
 from reshard.formats.dcp.items import StoredValue
 from reshard.formats.dcp.metadata import Entries, ItemPlace, TensorEntry, ValueEntry
 from reshard.formats.limits import MAX_LEAVES
-from reshard.formats.torch.leaves import TUPLES_KEY, tensor_leaf, unread_leaf, value_leaf
-from reshard.formats.torch.plain_value import Unread
+from reshard.formats.torch.plain_value import (
+    TUPLES_KEY,
+    Unread,
+    tensor_leaf,
+    unread_leaf,
+    value_leaf,
+)
 from reshard.geometry.dtypes import element_of
 from reshard.geometry.grid import Box
 

@@ -33,7 +33,7 @@ from reshard.formats.file_map import Insert, SharedFile, StoredRanges
 from reshard.formats.leaf_paths import refuse_long, settle_sequences
 from reshard.formats.pickle.encode import Call, Global, New, Pairs, encode_pickle
 from reshard.formats.slices.slice_file import leaf_path
-from reshard.formats.torch.leaves import TUPLES_KEY
+from reshard.formats.torch.plain_value import TUPLES_KEY
 from reshard.formats.torch.write_archive import (
     ALIGNMENT,
     archive_head,

@@ -25,7 +25,7 @@ from reshard.formats.delta.index_values import (
 )
 from reshard.formats.delta.read_delta import Delta, Payload
 from reshard.formats.encoding import Encoding
-from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
+from reshard.formats.safetensors.header import header_shape, safetensors_name
 from reshard.geometry.grid import Index
 
 if TYPE_CHECKING:

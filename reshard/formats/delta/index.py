@@ -50,7 +50,7 @@ from reshard.formats.delta.index_values import (
 )
 from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.limits import MAX_RANK
-from reshard.formats.safetensors.dtypes import dtype_of, element_shape
+from reshard.formats.safetensors.header import dtype_of, element_shape
 from reshard.geometry.dtypes import storage_bytes
 
 Encoded = DeltaEncoding

@@ -33,7 +33,7 @@ from reshard.formats.delta.index_values import (
 )
 from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.limits import MAX_RANK
-from reshard.formats.safetensors.dtypes import header_shape, safetensors_name
+from reshard.formats.safetensors.header import header_shape, safetensors_name
 from reshard.geometry.dtypes import storage_bytes
 
 MANIFEST_NAME = "manifest.json"

@@ -12,8 +12,8 @@ from reshard.formats.delta.index import DeltaIndex, ListedTensor, is_delta, pars
 from reshard.formats.delta.index_values import can_be_id, checked_digest, is_number, version_id
 from reshard.formats.delta.manifest import MANIFEST_NAME, Manifest, is_manifest, parse_manifest
 from reshard.formats.json.safe_json import json_value, read_bytes
+from reshard.formats.safetensors.files import ENDING, INDEX_NAME
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
-from reshard.formats.safetensors.model_name import ENDING, INDEX_NAME
 from reshard.storage.calls import each_at_once
 from reshard.storage.location import Location
 

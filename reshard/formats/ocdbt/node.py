@@ -19,10 +19,10 @@ from msgspec import Struct
 
 from reshard.formats.contents import Extent
 from reshard.formats.limits import MAX_INLINE_BYTES, MAX_NODE_BYTES
-from reshard.formats.ocdbt.block import MAX_KEY_BYTES, DataFile, IndexBlock, data_files
+from reshard.formats.ocdbt.manifest import MAX_KEY_BYTES, DataFile, IndexBlock, data_files
 
 if TYPE_CHECKING:
-    from reshard.formats.ocdbt.block import Column
+    from reshard.formats.ocdbt.manifest import Column
 
 MAX_ENTRIES = 1 << 20
 """TensorStore's own limit for a node."""

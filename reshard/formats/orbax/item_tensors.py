@@ -21,11 +21,13 @@ from reshard.formats.orbax.aggregate_file import count_values
 from reshard.formats.orbax.aggregate_tree import KeptValues, OpenTree, kept_arrays, read_tree
 from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.find_arrays import ArrayFiles, find_arrays
-from reshard.formats.orbax.sharding_file import OneDevice, Sharding, read_shardings
 from reshard.formats.orbax.tree_metadata import (
     MetadataLeaf,
+    OneDevice,
+    Sharding,
     TreeMetadata,
     read_ext_metadata,
+    read_shardings,
     read_strings,
 )
 from reshard.formats.slices.file_digests import MetadataFiles

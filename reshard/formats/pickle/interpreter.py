@@ -24,12 +24,12 @@ from reshard.formats.limits import (
     MAX_PICKLE_STACK,
     MAX_PICKLE_VALUES,
 )
-from reshard.formats.pickle.machine import Machine
-from reshard.formats.pickle.nodes import (
+from reshard.formats.pickle.machine import (
     ANONYMOUS,
     FROZENSET,
     SET,
     Built,
+    Machine,
     Name,
     Persistent,
     Table,

@@ -19,9 +19,8 @@ from reshard.errors import (
     ReshardError,
 )
 from reshard.formats.model_index import ModelIndex
-from reshard.formats.safetensors.files import Files
+from reshard.formats.safetensors.files import Files, is_skyrl_payload
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
-from reshard.formats.safetensors.model_name import is_skyrl_payload
 from reshard.storage.calls import each_at_once
 from reshard.storage.location import Location
 

@@ -16,17 +16,18 @@ from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
 from reshard.formats.kept_metadata import metadata_of_files
-from reshard.formats.safetensors.beside import beside
-from reshard.formats.safetensors.files import Files, files_of, is_named_index
-from reshard.formats.safetensors.header import FileHeader, tensor_count
-from reshard.formats.safetensors.listed import read_headers
-from reshard.formats.safetensors.model_name import (
+from reshard.formats.safetensors.files import (
+    Files,
     ModelName,
+    files_of,
+    is_named_index,
     name_of_files,
     name_of_index,
 )
+from reshard.formats.safetensors.header import HEADER_DIGEST, RECORD, FileHeader, tensor_count
+from reshard.formats.safetensors.listed import read_headers
+from reshard.formats.safetensors.model_folder import beside
 from reshard.formats.safetensors.slices import DCP_SLICES, CutTensor, cut_tensors, holds_slices
-from reshard.formats.safetensors.write.header import HEADER_DIGEST, RECORD
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import parse_slices, read_slices
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree

@@ -21,8 +21,7 @@ from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.contents import Extent, RawPiece
 from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
-from reshard.formats.safetensors.dtypes import element_shape
-from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
+from reshard.formats.safetensors.header import FileHeader, StoredPiece, element_shape, read_header
 from reshard.geometry.grid import Box
 from reshard.geometry.tiling import check_tiling
 from reshard.storage.location import Location

@@ -39,9 +39,14 @@ from reshard.formats.state_dict.state import (
     count_leaves,
     read_state,
 )
-from reshard.formats.torch.leaves import tensor_leaf, unread_leaf, unread_warnings, value_leaf
-from reshard.formats.torch.plain_value import Unread
-from reshard.formats.torch.record_crcs import RecordCrcs, crcs_of_number
+from reshard.formats.torch.archive import RecordCrcs, crcs_of_number
+from reshard.formats.torch.plain_value import (
+    Unread,
+    tensor_leaf,
+    unread_leaf,
+    unread_warnings,
+    value_leaf,
+)
 from reshard.geometry.dtypes import element_of, storage_bytes
 from reshard.geometry.grid import Box, Grid, Index
 from reshard.layout.tensor_spec import TensorSpec

@@ -23,7 +23,7 @@ from reshard.errors import CorruptError
 from reshard.formats.contents import Carried
 from reshard.formats.tensorflow.names import ATTRIBUTE, OBJECT_GRAPH
 from reshard.formats.tensorflow.strings import read_strings
-from reshard.formats.tensorflow.wire import (
+from reshard.formats.tensorflow.table import (
     Value,
     WireError,
     bytes_field,

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from reshard.errors import CorruptError, LayoutError
 from reshard.formats.contents import Carried, CarriedPart, Extent, Leaf, PathKey
-from reshard.formats.tensorflow.bundle import OTHER_DTYPES, STRING, BundleEntry, box_of
 from reshard.formats.tensorflow.files import FORMAT, DataFile
-from reshard.formats.tensorflow.index import IndexEntry
+from reshard.formats.tensorflow.index import OTHER_DTYPES, STRING, BundleEntry, IndexEntry, box_of
 from reshard.formats.tensorflow.kept_graph import HELD_GRAPH, MOST_GRAPH_BYTES
 from reshard.formats.tensorflow.strings import HELD, STRING_MEMORY, read_strings, stored_strings
 from reshard.geometry.grid import Box

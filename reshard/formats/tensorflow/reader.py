@@ -36,9 +36,16 @@ from reshard.formats.slices.slice_file import (
     recorded,
     recorded_path,
 )
-from reshard.formats.tensorflow.bundle import DTYPES, BundleEntry, Extents, box_of
 from reshard.formats.tensorflow.files import FORMAT, RECORD, DataFile, data_files, index_of
-from reshard.formats.tensorflow.index import IndexEntry, entry_sizes, read_index
+from reshard.formats.tensorflow.index import (
+    DTYPES,
+    BundleEntry,
+    Extents,
+    IndexEntry,
+    box_of,
+    entry_sizes,
+    read_index,
+)
 from reshard.formats.tensorflow.names import OBJECT_GRAPH, paths_of
 from reshard.formats.tensorflow.other_leaves import OtherLeaves, file_of
 from reshard.geometry.dtypes import storage_bytes

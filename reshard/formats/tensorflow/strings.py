@@ -17,8 +17,7 @@ from msgspec import Struct
 from reshard.checksums.crc import CRC32C
 from reshard.errors import CorruptError
 from reshard.formats.contents import Carried, CarriedPart
-from reshard.formats.tensorflow.table import masked
-from reshard.formats.tensorflow.wire import varint_bytes
+from reshard.formats.tensorflow.table import masked, varint_bytes
 from reshard.storage.location import open_file
 
 if TYPE_CHECKING:

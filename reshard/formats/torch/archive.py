@@ -9,18 +9,25 @@
 Records are stored as they are. The sizes in local headers are left out mostly (flag 8), so that the central directory tells
 them; a ZIP64 end record comes before the end record (PKWARE's APPNOTE.TXT, 4.3). The first part of a name is the name of the file that
 torch wrote to, and may be anything.
+
+The structures of a zip archive, as ``torch.save`` uses them, as far as they are read and written (PKWARE's APPNOTE.TXT, 4.3).
+
+RecordCrcs: the CRC-32s that archives of torch have of the records with a tensor's elements.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.checksums.crc import CRC32
+from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.errors import CorruptError, FormatError
+from reshard.formats.contents import Extent, RawPiece, RecordedRange
 from reshard.formats.limits import (
     MAX_ARCHIVE_RECORDS,
     MAX_DIRECTORY_BYTES,
@@ -29,23 +36,80 @@ from reshard.formats.limits import (
     MAX_ITEM_PICKLE_BYTES,
     MAX_STATE_PICKLE_BYTES,
 )
-from reshard.formats.torch.zip_records import (
-    CENTRAL,
-    CENTRAL_MAGIC,
-    ENCRYPTED,
-    END,
-    END64,
-    END64_MAGIC,
-    END_MAGIC,
-    EXTRA,
-    LOCAL,
-    LOCAL_MAGIC,
-    LOCATOR,
-    LOCATOR_MAGIC,
-    SIZES_FOLLOW,
-    UNSET,
-    ZIP64,
-)
+from reshard.formats.loose_pieces import is_reordered
+from reshard.geometry.grid import Box
+
+LOCAL_MAGIC, DESCRIPTOR_MAGIC, CENTRAL_MAGIC = b"PK\3\4", b"PK\7\b", b"PK\1\2"
+END64_MAGIC, LOCATOR_MAGIC, END_MAGIC = b"PK\6\6", b"PK\6\7", b"PK\5\6"
+
+LOCAL = struct.Struct("<4s5H3I2H")
+"""Before a record's data: magic, version, flags, method, time, date, CRC-32, two sizes, lengths of the name and of extra fields."""
+
+DESCRIPTOR, DESCRIPTOR64 = struct.Struct("<4s3I"), struct.Struct("<4sI2Q")
+"""Behind the data, where flag 8 says so: magic, CRC-32, two sizes."""
+
+CENTRAL = struct.Struct("<4s6H3I5H2I")
+"""In the directory: as LOCAL with the writer's version first, then length of the comment, disk, two attributes, offset of the header."""
+
+END64 = struct.Struct("<4sQ2H2I4Q")
+"""Magic, its own size from there on, two versions, two disks, two counts of records, size and offset of the directory."""
+
+LOCATOR = struct.Struct("<4sIQI")
+"""Magic, disk, offset of END64, number of disks."""
+
+END = struct.Struct("<4s4H2IH")
+"""Magic, two disks, two counts of records, size and offset of the directory, length of the comment."""
+
+EXTRA = struct.Struct("<2H")
+"""Before an extra field: its kind and its length."""
+
+ENCRYPTED, SIZES_FOLLOW = 1, 8
+"""Flags: the data is encrypted; CRC-32 and sizes are in a descriptor."""
+
+ZIP64 = 1
+"""The kind of the extra field for numbers that 4 bytes cannot hold."""
+
+UNSET = 0xFFFFFFFF
+"""The value of a field of 4 bytes whose number is in ZIP64's."""
+
+
+def crcs_of_number(element: bytes) -> PieceCrcs:
+    """The CRC of a number in a pickle whose own CRC-32 was compared."""
+    return PieceCrcs.of([Box.full(())], [CRC32.of(element)], len(element), CRC32)
+
+
+class RecordCrcs(Struct, frozen=True):
+    """The pieces of a tensor that fill one record each, and the CRC-32 of each record; none for a tensor without elements."""
+
+    pieces: tuple[RawPiece, ...]
+    values: tuple[int, ...]
+    itemsize: int
+
+    @classmethod
+    def of(
+        cls, pieces: Sequence[RawPiece], values: Sequence[int], itemsize: int
+    ) -> RecordCrcs | None:
+        """The CRCs of all pieces of a tensor; None if one is 0, which torch writes when it computes none."""
+        return cls(tuple(pieces), tuple(values), itemsize) if all(values) else None
+
+    def summed(self) -> PieceCrcs | None:
+        """The CRCs that boxes of the tensor add up to; None where a piece has its elements in another order."""
+        if any(map(is_reordered, self.pieces)):
+            return None
+        boxes = [piece.box for piece in self.pieces]
+        return PieceCrcs.of(boxes, self.values, self.itemsize, CRC32)
+
+    def ranges(self) -> list[RecordedRange]:
+        """The range of each record, and its CRC-32."""
+        return [
+            RecordedRange(self._extent(piece), CRC32, value)
+            for piece, value in zip(self.pieces, self.values, strict=True)
+        ]
+
+    def _extent(self, piece: RawPiece) -> Extent:
+        nbytes = piece.box.size * self.itemsize
+        return Extent(piece.path, piece.offset, nbytes, version=piece.version)
+
 
 PICKLE = "data.pkl"
 """The record with the pickle."""

@@ -28,9 +28,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.formats.pickle.encode import Call, Global, Reference, encode_pickle
-from reshard.formats.torch.archived_tensor import REBUILD_V2, REBUILD_V3, UNTYPED
-from reshard.formats.torch.dtypes import STORAGE_DTYPES
-from reshard.formats.torch.zip_records import (
+from reshard.formats.torch.archive import (
     CENTRAL,
     CENTRAL_MAGIC,
     DESCRIPTOR,
@@ -49,6 +47,7 @@ from reshard.formats.torch.zip_records import (
     UNSET,
     ZIP64,
 )
+from reshard.formats.torch.archived_tensor import REBUILD_V2, REBUILD_V3, STORAGE_DTYPES, UNTYPED
 from reshard.geometry.dtypes import storage_bytes
 
 _STORAGES = {dtype: storage for storage, dtype in STORAGE_DTYPES.items()}

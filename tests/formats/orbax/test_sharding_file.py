@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.metadata import sharding as orbax_sharding
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.orbax.sharding_file import OneDevice, parse_sharding, read_shardings
+from reshard.formats.orbax.tree_metadata import OneDevice, parse_sharding, read_shardings
 from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.storage.location import locate
 from tests.orbax_trees import mesh

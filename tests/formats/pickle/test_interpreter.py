@@ -23,7 +23,7 @@ from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.pickle import interpreter, machine
 from reshard.formats.pickle.encode import encode_pickle
 from reshard.formats.pickle.interpreter import UnknownNameError, read_pickle
-from reshard.formats.pickle.nodes import (
+from reshard.formats.pickle.machine import (
     Built,
     Name,
     Persistent,

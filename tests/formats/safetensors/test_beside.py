@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 
 import reshard
 from reshard.errors import FormatError, TargetExistsError
-from reshard.formats.safetensors import beside as module
-from reshard.formats.safetensors.beside import beside
+from reshard.formats.safetensors import model_folder as module
+from reshard.formats.safetensors.model_folder import beside
 from reshard.storage.location import locate
 from tests.emulators.buckets import Bucket
 from tests.formats.safetensors.build import snapshot_of

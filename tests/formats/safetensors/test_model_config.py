@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 
 import reshard
 from reshard.errors import PlanError
-from reshard.formats.safetensors import model_config
-from reshard.formats.safetensors.model_config import (
+from reshard.formats.safetensors import model_folder
+from reshard.formats.safetensors.model_folder import (
     FAMILIES,
     ModelConfig,
     check_config,
@@ -204,7 +204,7 @@ def test_what_is_not_checked_is_said(models: Path, llama: Path, tmp_path: Path) 
 
 
 def test_a_list_without_end_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_config, "MOST_TENSORS", 100)
+    monkeypatch.setattr(model_folder, "MOST_TENSORS", 100)
     config = {"model_type": "mixtral", **SIZES, "num_local_experts": 50}
     with pytest.raises(PlanError, match="describes 2 layers of 50 experts, more than 100 tensors"):
         check_config(ModelConfig("it", config), "shards", {})

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import reshard
-from reshard.formats.safetensors.model_name import ModelName, name_of_files, name_of_index
+from reshard.formats.safetensors.files import ModelName, name_of_files, name_of_index
 from tests.formats.safetensors.build import TREE, dcp_file
 from tests.oracles.oracle import Oracle
 

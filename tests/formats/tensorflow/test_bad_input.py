@@ -20,11 +20,8 @@ from reshard.errors import (
     NotACheckpointError,
     ReshardError,
 )
-from reshard.formats.tensorflow.bundle import BundleEntry, entry_bytes, header_bytes
-from reshard.formats.tensorflow.slice_keys import slice_key
-from reshard.formats.tensorflow.table import entries, masked
-from reshard.formats.tensorflow.wire import bytes_field, number_field
-from reshard.formats.tensorflow.write.table import table_bytes
+from reshard.formats.tensorflow.index import BundleEntry, entry_bytes, header_bytes, slice_key
+from reshard.formats.tensorflow.table import bytes_field, entries, masked, number_field, table_bytes
 from reshard.inspection.run_steps import steps_of
 from reshard.storage.location import locate
 

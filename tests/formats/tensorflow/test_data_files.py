@@ -10,7 +10,7 @@ import pytest
 
 import reshard
 from reshard.errors import PlanError
-from reshard.formats.tensorflow.write import data_files
+from reshard.formats.tensorflow import write_files
 from tests.oracles.oracle import Oracle
 
 pytestmark = pytest.mark.xdist_group("tensorflow")
@@ -99,7 +99,7 @@ def test_what_contradicts_is_refused(
         assert refused(files=files, file_bytes=100) == (
             f"file_bytes is the size of shards, but files is {files!r}; leave it out (file_bytes)"
         )
-    monkeypatch.setattr(data_files, "MOST_DATA_FILES", 3)
+    monkeypatch.setattr(write_files, "MOST_DATA_FILES", 3)
     assert refused(layout=FOUR) == (
         "the target would have 4 data files, and TensorFlow counts at most 3; ask for larger ones (file_bytes), for one (files), or for "
         "fewer shards (layout)"

@@ -9,9 +9,8 @@ import pytest
 
 import reshard
 from reshard.formats.registry import find_checkpoint
-from reshard.formats.tensorflow.bundle import BundleEntry, entry_bytes, header_bytes
-from reshard.formats.tensorflow.slice_keys import slice_key
-from reshard.formats.tensorflow.write.table import table_bytes
+from reshard.formats.tensorflow.index import BundleEntry, entry_bytes, header_bytes, slice_key
+from reshard.formats.tensorflow.table import table_bytes
 
 UINT8 = 4
 

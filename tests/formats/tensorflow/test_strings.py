@@ -14,11 +14,16 @@ import reshard
 from reshard.cli.views.inspection import inspection_view
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import Carried, CarriedPart, Extent
-from reshard.formats.tensorflow.bundle import STRING, BundleEntry, entry_bytes, header_bytes
+from reshard.formats.tensorflow.index import (
+    STRING,
+    BundleEntry,
+    entry_bytes,
+    header_bytes,
+    slice_key,
+)
 from reshard.formats.tensorflow.other_leaves import MOST_READ_BYTES, MOST_STRINGS
-from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.strings import Strings, joined_bytes, read_strings, stored_strings
-from reshard.formats.tensorflow.write.table import table_bytes
+from reshard.formats.tensorflow.table import table_bytes
 from reshard.geometry.grid import Box, Grid
 from tests.cli.show import show
 from tests.oracles.oracle import Oracle, RefusedError

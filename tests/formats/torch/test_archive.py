@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.torch import archive as module
-from reshard.formats.torch.archive import Archive, Most, open_archive
+from reshard.formats.torch.archive import (
+    CENTRAL_MAGIC,
+    END64_MAGIC,
+    LOCATOR_MAGIC,
+    Archive,
+    Most,
+    open_archive,
+)
 from reshard.formats.torch.write_archive import archive_of
-from reshard.formats.torch.zip_records import CENTRAL_MAGIC, END64_MAGIC, LOCATOR_MAGIC
 from tests.dcp_files import archive
 
 STORED = archive(b"pickle", b"elements")

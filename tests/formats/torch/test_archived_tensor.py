@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.pickle.interpreter import read_pickle
-from reshard.formats.torch.archived_tensor import TENSOR_NAMES, ArchivedTensor, archived_tensor
-from reshard.formats.torch.dtypes import dtype_of
+from reshard.formats.torch.archived_tensor import (
+    TENSOR_NAMES,
+    ArchivedTensor,
+    archived_tensor,
+    dtype_of,
+)
 from tests.dcp_files import rebuilt
 from tests.pickled import Call, Global, Ordered, Reference, pickled
 

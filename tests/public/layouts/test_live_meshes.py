@@ -10,7 +10,7 @@ import jax
 import pytest
 
 import reshard
-from reshard.formats.orbax.write.metadata import sharding_value
+from reshard.formats.orbax.write_metadata import sharding_value
 from reshard.formats.slices.slice_file import SliceEntry, SliceFile, render_slices
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh

@@ -16,7 +16,7 @@ from reshard.conversion.finish import ChunkChecksums
 from reshard.errors import StorageError
 from reshard.formats.carry_out import finish_files
 from reshard.formats.file_map import ChunkChecksum, FileMap
-from reshard.formats.orbax import form as orbax_form
+from reshard.formats.orbax import format as orbax_form
 from reshard.storage.local.transaction import LocalTransaction
 from reshard.storage.location import Location
 from tests.campaigns import pairwise, singly

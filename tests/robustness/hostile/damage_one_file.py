@@ -6,8 +6,7 @@ import random
 from contextlib import closing
 from pathlib import Path
 
-from reshard.formats.tensorflow.table import entries
-from reshard.formats.tensorflow.write.table import table_bytes
+from reshard.formats.tensorflow.table import entries, table_bytes
 from reshard.storage.location import locate
 from tests.robustness.hostile.damage_ocdbt import damage_bytes
 

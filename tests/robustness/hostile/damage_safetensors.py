@@ -6,7 +6,7 @@ import json
 import random
 from pathlib import Path
 
-from reshard.formats.safetensors.write.header import HEADER_DIGEST, NO_DIGEST, with_digest
+from reshard.formats.safetensors.header import HEADER_DIGEST, NO_DIGEST, with_digest
 from tests.robustness.hostile.damage_json import damage_json, sealed
 
 

@@ -27,8 +27,12 @@ from reshard.formats.ocdbt.index import OcdbtIndex
 from reshard.formats.orbax.aggregate_file import read_aggregate
 from reshard.formats.orbax.aggregate_tree import read_tree
 from reshard.formats.orbax.container import read_container
-from reshard.formats.orbax.sharding_file import read_shardings
-from reshard.formats.orbax.tree_metadata import read_ext_metadata, read_strings, read_tree_metadata
+from reshard.formats.orbax.tree_metadata import (
+    read_ext_metadata,
+    read_shardings,
+    read_strings,
+    read_tree_metadata,
+)
 from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.slices.parse import parse_slices
 from reshard.formats.zarr.metadata import ShardIndexing, parse_zarr

@@ -13,7 +13,7 @@ import pytest
 
 import reshard
 from reshard.errors import CorruptError, PlanError, ReshardError, VerificationError
-from reshard.formats.safetensors.write.header import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
+from reshard.formats.safetensors.header import HEADER_DIGEST, NO_DIGEST, RECORD, with_digest
 from tests.formats.safetensors.build import entry, file_of, packed
 from tests.robustness.hostile.damage_json import damage_json, sealed
 

@@ -18,7 +18,7 @@ SABOTAGES = (
     Sabotage(
         "database-crc-unchecked",
         "the checksum of a block of an OCDBT database is not compared",
-        "reshard/formats/ocdbt/block.py",
+        "reshard/formats/ocdbt/manifest.py",
         "        self._source.check_trailer()\n",
         "",
         ("tests/formats/ocdbt/test_manifest.py::test_no_flipped_bit_passes",),
@@ -90,7 +90,7 @@ SABOTAGES = (
     Sabotage(
         "header-unsorted",
         "the tensors of a safetensors file are not sorted by alignment and name",
-        "reshard/formats/safetensors/write/file_plan.py",
+        "reshard/formats/safetensors/write_files.py",
         "tuple(sorted(slices, key=_in_file))",
         "tuple(slices)",
         (
@@ -182,7 +182,7 @@ SABOTAGES = (
     Sabotage(
         "archive-crcs-not-summed",
         "the CRC-32s of pieces are not compared while they are read",
-        "reshard/formats/torch/record_crcs.py",
+        "reshard/formats/torch/archive.py",
         "        return PieceCrcs.of(boxes, self.values, self.itemsize, CRC32)",
         "        return None",
         ("tests/formats/dcp/test_crcs.py::test_convert_and_restore_check_it_while_they_read",),

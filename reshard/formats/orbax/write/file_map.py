@@ -10,14 +10,18 @@ from reshard.errors import shorten
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place
 from reshard.formats.leaf_paths import refuse_long
-from reshard.formats.orbax.container import is_array_handler
-from reshard.formats.orbax.custom_metadata import with_custom_metadata
-from reshard.formats.orbax.form import OrbaxForm
-from reshard.formats.orbax.param_names import ITEM_FILES, check_files, check_path
+from reshard.formats.orbax.container import (
+    ITEM_FILES,
+    check_files,
+    check_path,
+    is_array_handler,
+    with_custom_metadata,
+)
+from reshard.formats.orbax.format import OrbaxForm
 from reshard.formats.orbax.tree_metadata import refuse_odd, refuse_unsafe
 from reshard.formats.orbax.write.copy_items import copy_items
-from reshard.formats.orbax.write.finish import check_tree, finish_checkpoint
 from reshard.formats.orbax.write.item_tree import ItemTree, item_trees
+from reshard.formats.orbax.write_metadata import check_tree, finish_checkpoint
 from reshard.formats.zarr.zarr3_json import chunk_folders, chunk_key, zarr_json
 from reshard.geometry.grid import Index
 from reshard.storage.location import Location, join

@@ -11,7 +11,7 @@ from reshard.errors import FormatError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Container, Item, Leaf, PathKey
 from reshard.formats.leaf_paths import settle_sequences, tree_order
-from reshard.formats.orbax.param_names import check_leaves, check_path, has_bytes, param_name
+from reshard.formats.orbax.container import check_leaves, check_path, has_bytes, param_name
 
 V1_ITEM = "state"
 """The folder of a v1 container for a tree that has no name of its own."""

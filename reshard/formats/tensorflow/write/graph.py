@@ -12,10 +12,10 @@ from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.leaf_paths import refuse_long
 from reshard.formats.slices.slice_file import leaf_path
-from reshard.formats.tensorflow.form import TensorflowForm
+from reshard.formats.tensorflow.format import TensorflowForm
 from reshard.formats.tensorflow.kept_graph import kept_graph
 from reshard.formats.tensorflow.names import SLOT, VALUE, key_of
-from reshard.formats.tensorflow.wire import bytes_field, number_field
+from reshard.formats.tensorflow.table import bytes_field, number_field
 
 _ROOT: tuple[str, ...] = ()
 

@@ -9,7 +9,7 @@ import pytest
 from orbax.checkpoint._src.metadata.pytree_metadata_options import PyTreeMetadataOptions
 
 from reshard.formats.contents import Container, Item
-from reshard.formats.orbax.write.metadata import updated_tree
+from reshard.formats.orbax.write_metadata import updated_tree
 
 Pair = collections.namedtuple("Pair", ["mu", "nu"])
 RICH = PyTreeMetadataOptions(support_rich_types=True)

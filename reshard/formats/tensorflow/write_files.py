@@ -3,6 +3,8 @@
 Slice i of each tensor is in data file i, or files are filled up to a size, or there is one. The first begins with parts that are known before: the
 object graph and texts. Tensors of strings, which come from a checkpoint of TensorFlow, are behind the slices. A record of the layout and of
 digests is beside the index, as ``PREFIX.slices.json``.
+
+The contents of the data files: the texts first, then the slices of tensors, then tensors of strings.
 """
 
 from __future__ import annotations
@@ -14,44 +16,99 @@ from functools import partial
 from msgspec import Struct
 
 from reshard.checksums.crc import CRC32C
-from reshard.errors import CorruptError
+from reshard.errors import CorruptError, PlanError
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.contents import Carried
-from reshard.formats.file_map import (
-    ChunkChecksum,
-    FileMap,
-    Insert,
-    Place,
-    SharedFile,
-    StoredRanges,
-)
-from reshard.formats.slices.slice_file import (
-    target_record,
-)
-from reshard.formats.tensorflow.bundle import (
+from reshard.formats.contents import Carried, Leaf
+from reshard.formats.file_map import ChunkChecksum, FileMap, Insert, Place, SharedFile, StoredRanges
+from reshard.formats.slice_places import SlicePlaces
+from reshard.formats.slices.slice_file import target_record
+from reshard.formats.tensorflow.files import INDEX, RECORD, data_ending
+from reshard.formats.tensorflow.format import TensorflowForm
+from reshard.formats.tensorflow.index import (
+    MOST_DATA_FILES,
     NUMBERS,
     STRING,
     BundleEntry,
     Extents,
     entry_bytes,
     header_bytes,
+    slice_key,
 )
-from reshard.formats.tensorflow.files import INDEX, RECORD
-from reshard.formats.tensorflow.form import TensorflowForm
 from reshard.formats.tensorflow.names import OBJECT_GRAPH
-from reshard.formats.tensorflow.slice_keys import slice_key
 from reshard.formats.tensorflow.strings import (
     joined_bytes,
     one_string,
     read_strings,
     stored_strings,
 )
-from reshard.formats.tensorflow.write.data_files import carried_strings, place_data
+from reshard.formats.tensorflow.table import table_bytes
 from reshard.formats.tensorflow.write.graph import target_graph, target_keys
-from reshard.formats.tensorflow.write.table import table_bytes
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.local.staging import STAGED_PREFIX
 from reshard.storage.location import Location
+
+
+class DataFiles(Struct, frozen=True):
+    """The data files of a target, under the names that they have while they are staged.
+
+    Attributes:
+        sizes: of the files, in the order of their numbers.
+        slices: the places of the slices of each tensor.
+        strings: the place of each tensor of strings, by the leaf's name.
+    """
+
+    sizes: Mapping[str, int]
+    slices: Mapping[str, SlicePlaces]
+    strings: Mapping[str, Place]
+
+
+def place_data(target: TargetCheckpoint, form: TensorflowForm, head_bytes: int) -> DataFiles:
+    """Gives everything its place; the first file begins with ``head_bytes`` of texts.
+
+    Raises PlanError for more files than their names can count.
+    """
+    sizes = [head_bytes]
+    spots = [_add(sizes, *one, form) for one in _contents(target)]
+    if len(sizes) > MOST_DATA_FILES:
+        raise PlanError(
+            f"the target would have {len(sizes):,} data files, and TensorFlow counts at most {MOST_DATA_FILES:,}; ask for larger ones "
+            "(file_bytes), for one (files), or for fewer shards (layout)"
+        )
+    names = [f"{STAGED_PREFIX}{data_ending(number, len(sizes))}" for number in range(len(sizes))]
+    found = (Place(names[number], offset) for number, offset in spots)
+    slices = {}
+    for name, tensor in target.tensors.items():
+        grid = tensor.packed or Grid.whole(tensor.spec.shape)
+        starts: dict[Index, tuple[Place, ...]] = {i: (next(found),) for i in grid.indices()}
+        slices[name] = SlicePlaces(tensor, grid, starts)
+    strings = {leaf.name: next(found) for leaf, _ in carried_strings(target)}
+    return DataFiles(dict(zip(names, sizes, strict=True)), slices, strings)
+
+
+def carried_strings(target: TargetCheckpoint) -> Iterator[tuple[Leaf, Carried]]:
+    """The tensors of strings, and their places in the source."""
+    return ((leaf, leaf.carried) for leaf in target.leaves if leaf.carried)
+
+
+def _contents(target: TargetCheckpoint) -> Iterator[tuple[int, int]]:
+    """Everything that gets a place, in order: the number of its shard, and its bytes."""
+    for tensor in target.tensors.values():
+        grid = tensor.packed or Grid.whole(tensor.spec.shape)
+        for number, box in enumerate(grid.boxes()):
+            yield number, box.size * tensor.spec.itemsize
+    for _, carried in carried_strings(target):
+        yield 0, joined_bytes(carried)
+
+
+def _add(sizes: list[int], shard: int, nbytes: int, form: TensorflowForm) -> tuple[int, int]:
+    """Adds to one of the files, perhaps a new one; returns its number and the offset."""
+    number = shard if form.files == "ranks" else len(sizes) - 1
+    if form.files == "shards" and sizes[number] and sizes[number] + nbytes > form.file_bytes:
+        number += 1
+    sizes.extend([0] * (number + 1 - len(sizes)))
+    offset = sizes[number]
+    sizes[number] += nbytes
+    return number, offset
 
 
 def plan_files(target: TargetCheckpoint, form: TensorflowForm) -> FileMap:
