@@ -69,9 +69,13 @@ from reshard.version import __version__
 if TYPE_CHECKING:
     from reshard.api.progress_lines import progress_bar
     from reshard.checkpoint import OpenedCheckpoint
-    from reshard.conversion.map_summary import MapSummary
-    from reshard.conversion.plan import ConversionPlan, MultiConversionPlan, PlannedTensor
-    from reshard.conversion.planned_identity import PlannedIdentity
+    from reshard.conversion.plan import (
+        ConversionPlan,
+        MapSummary,
+        MultiConversionPlan,
+        PlannedIdentity,
+        PlannedTensor,
+    )
     from reshard.conversion.report import (
         ConversionReport,
         IdentityReport,
@@ -119,11 +123,13 @@ if TYPE_CHECKING:
     from reshard.variables.distribute import distribute_tensor
     from reshard.variables.sharded.updating import IndexedSlices
     from reshard.variables.sharded.variable import ShardedVariable, embedding_lookup
-    from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
     from reshard.verification.fingerprint import Fingerprint
-    from reshard.verification.verify_report import (
+    from reshard.verification.reports import (
+        DiffReport,
         IdentityVerdict,
+        LeafDiff,
         ReceiptVerdict,
+        TensorDiff,
         TensorVerdict,
         Verification,
     )
@@ -286,25 +292,25 @@ _LAZY = {
     "CleanedVersions": "reshard.deltas.prune_versions",
     "DeltaReport": "reshard.deltas.report",
     "DeltaTensor": "reshard.deltas.report",
-    "DiffReport": "reshard.verification.diff_report",
+    "DiffReport": "reshard.verification.reports",
     "Encoding": "reshard.formats.contents",
     "FileVerdict": "reshard.formats.slices.file_digests",
     "FilesOf": "reshard.formats.target_files",
     "Fingerprint": "reshard.verification.fingerprint",
     "Identification": "reshard.identity.identification",
     "IdentityReport": "reshard.conversion.report",
-    "IdentityVerdict": "reshard.verification.verify_report",
-    "ReceiptVerdict": "reshard.verification.verify_report",
+    "IdentityVerdict": "reshard.verification.reports",
+    "ReceiptVerdict": "reshard.verification.reports",
     "TensorIdentity": "reshard.identity.weights_identity",
     "FixedShardsPartitioner": "reshard.layout.partitioners",
     "Grid": "reshard.geometry.grid",
     "IndexedSlices": "reshard.variables.sharded.updating",
     "Item": "reshard.formats.contents",
     "LayoutPreview": "reshard.inspection.layout_preview",
-    "LeafDiff": "reshard.verification.diff_report",
+    "LeafDiff": "reshard.verification.reports",
     "Leftovers": "reshard.storage.leftovers",
     "Limits": "reshard.engine.limits",
-    "MapSummary": "reshard.conversion.map_summary",
+    "MapSummary": "reshard.conversion.plan",
     "MaxSizePartitioner": "reshard.layout.partitioners",
     "MinSizePartitioner": "reshard.layout.partitioners",
     "MissingAxes": "reshard.layout.layout_file",
@@ -313,7 +319,7 @@ _LAZY = {
     "OpenedCheckpoint": "reshard.checkpoint",
     "Partitioner": "reshard.layout.partitioners",
     "PartReport": "reshard.conversion.report",
-    "PlannedIdentity": "reshard.conversion.planned_identity",
+    "PlannedIdentity": "reshard.conversion.plan",
     "PlannedRequests": "reshard.storage.requests",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
@@ -330,16 +336,16 @@ _LAZY = {
     "Stage": "reshard.engine.progress",
     "StepInfo": "reshard.inspection.run_steps",
     "Style": "reshard.formats.contents",
-    "TensorDiff": "reshard.verification.diff_report",
+    "TensorDiff": "reshard.verification.reports",
     "TensorInfo": "reshard.inspection.checkpoint_info",
     "TensorPreview": "reshard.inspection.layout_preview",
     "TensorReport": "reshard.conversion.report",
     "TensorSpec": "reshard.layout.tensor_spec",
     "TensorStream": "reshard.streaming.tensor_stream",
-    "TensorVerdict": "reshard.verification.verify_report",
+    "TensorVerdict": "reshard.verification.reports",
     "TimePlan": "reshard.planning.estimates",
     "TimeReport": "reshard.conversion.report",
-    "Verification": "reshard.verification.verify_report",
+    "Verification": "reshard.verification.reports",
     "WeightsIdentity": "reshard.identity.weights_identity",
     "VersionInfo": "reshard.deltas.versions",
     "distribute_tensor": "reshard.variables.distribute",

@@ -42,8 +42,8 @@ PATH_CALLS = frozenset(
 
 EXCEPTIONS = {
     "reads or writes files that users name, such as layouts": (
-        "cli.commands.demo", "cli.commands.layout", "cli.commands.rules", "cli.commands.serve", "cli.remote", "cli.server_options",
-        "cli.streams", "cli.targets", "layout.layout_text",
+        "cli.commands.demo", "cli.commands.layout", "cli.commands.rules", "cli.commands.serve", "cli.remote",
+        "cli.console", "cli.target_options", "layout.layout_text",
     ),
     "makes the folders of the demonstration": ("demo.serving_job", "demo.story", "demo.training_job"),
     "has the staging folder, the journal or the lock of a run": (

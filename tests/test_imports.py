@@ -33,7 +33,7 @@ CLI_MODULES = (
     "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.identity.keys", "reshard.identity.leaf_tree",
     "reshard.inspection.checkpoint_info", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file",
     "reshard.layout.read_layout", "reshard.maps.read_map", "reshard.options", "reshard.rules", "reshard.storage.buckets.doctor",
-    "reshard.storage.local.files", "reshard.storage.location", "reshard.storage.parts", "reshard.verification.verify_report",
+    "reshard.storage.local.files", "reshard.storage.location", "reshard.storage.parts", "reshard.verification.reports",
     "reshard.version",
 )  # fmt: skip
 ABOVE_THE_TOP = ("cli", "demo")
@@ -47,7 +47,7 @@ PUBLIC_MODULES = (
     "reshard.geometry.sizes", "reshard.identity.envelope", "reshard.identity.identity_file", "reshard.identity.leaf_tree",
     "reshard.identity.slice_proof", "reshard.inspection.checkpoint_info", "reshard.layout.bridges.from_keras", "reshard.layout.changes",
     "reshard.layout.layout_text", "reshard.maps.read_map", "reshard.options", "reshard.planning.rules", "reshard.storage.location",
-    "reshard.storage.targets", "reshard.streaming.tensor_stream", "reshard.verification.verify_report",
+    "reshard.storage.targets", "reshard.streaming.tensor_stream", "reshard.verification.reports",
 )  # fmt: skip
 SERVER_ORDER = (
     "serve", "app", "refuse_before_body", "pages", "api", "middleware", "resources", "services", "schedules", "queries", "jobs",

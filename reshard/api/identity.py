@@ -66,7 +66,7 @@ def identify(
     if sha256 and place is not None:
         from msgspec.structs import replace
 
-        from reshard.streaming.sha256 import write_sha256
+        from reshard.streaming.tensor_stream import write_sha256
 
         written = write_sha256(chosen, place, limits)
         found = replace(found, written=(*found.written, str(written)))
@@ -140,7 +140,7 @@ def prove(arrays: Any, identity: Path | Identification, *, root: str | None = No
     True
     """
     from reshard.identity.identification import Identification
-    from reshard.saving.check_jax import check_jax
+    from reshard.saving.options import check_jax
 
     check_jax("proving live arrays")
     from reshard.identity.identification import expected_weights

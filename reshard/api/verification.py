@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import Step
     from reshard.identity.envelope import SignedAs
-    from reshard.verification.diff_report import DiffReport
     from reshard.verification.fingerprint import Fingerprint
-    from reshard.verification.verify_report import Verification
+    from reshard.verification.reports import DiffReport, Verification
 
 
 def verify(

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from reshard.cli.cluster_options import completed
+from reshard.cli.console import open_streams
 from reshard.cli.failures import (
     INTERRUPTED,
     Detached,
@@ -24,8 +24,7 @@ from reshard.cli.failures import (
     stop_on_signals,
     stopped,
 )
-from reshard.cli.options import examples
-from reshard.cli.streams import open_streams
+from reshard.cli.options import completed, examples
 from reshard.errors import ReshardError
 from reshard.version import __version__
 

@@ -1,14 +1,19 @@
 """The options and arguments that several commands share, their help texts and values, and their names in messages.
 
 Help is rich markup, in which an opening bracket begins a style; literal brackets have a backslash.
+
+``--ray`` and ``--part``: one conversion on many hosts. ``--ray`` may stand without a value, which typer does not support.
+
+``--latency``, ``--bandwidth``, ``--hosts``, ``--cores`` and ``--nic``: the link and the machines for which a time is estimated.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Literal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,7 +22,156 @@ from reshard.conversion.options import LIBRARY_NAMES
 from reshard.errors import LayoutError, ReshardError
 from reshard.geometry.sizes import parse_bytes
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
 RESOURCES = "Resources"
+
+
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS]",
+        help="Let every host of this Ray cluster work, such as 10.0.0.1:6379; --max-memory and --workers are then those of each "
+        "host, and SRC and DST must be seen by all. Without ADDRESS: the cluster of this host, or of the variable RAY_ADDRESS.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+
+
+Part = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N",
+        help="Do part I of N of this conversion, such as 3/16, on a host of its own; reshard commit DST makes the target appear when "
+        "all parts are done. Every part takes the same options, --max-memory and --workers among them.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+
+
+@contextmanager
+def ray_cluster(address: str | None) -> Iterator[dict[str, Executor]]:
+    """The executor of a cluster for the block, as ``reshard.convert`` takes it; nothing where none was asked for."""
+    if address is None:
+        yield {}
+        return
+    from reshard.executors.ray import RayExecutor
+
+    # Ray tells of lost workers on stdout, which is for the answer.
+    with redirect_stdout(sys.stderr), RayExecutor(address) as executor:
+        yield {"executor": executor}
+
+
+_ADDRESS = re.compile(r"auto|[^/:\s]+:[0-9]+|\[[0-9a-fA-F:]+\]:[0-9]+", re.ASCII)
+
+DEFAULTS = {"--ray": "auto"}
+"""Options that may stand without a value, and the value that they have then."""
+
+
+def completed(args: Sequence[str]) -> list[str]:
+    """The words of a command line, with the value of each option that stands without one.
+
+    A word after ``--ray`` is its value only if it is an address.
+
+    >>> completed(["convert", "--ray", "src", "dst"])
+    ['convert', '--ray', 'auto', 'src', 'dst']
+    >>> completed(["convert", "src", "dst", "--ray", "10.0.0.1:6379"])
+    ['convert', 'src', 'dst', '--ray', '10.0.0.1:6379']
+    """
+    found: list[str] = []
+    for word, after in zip(args, (*args, "")[1:], strict=True):
+        found.append(word)
+        if word in DEFAULTS and not _ADDRESS.fullmatch(after):
+            found.append(DEFAULTS[word])
+    return found
+
+
+_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s)", re.ASCII)
+_MOST_S = 3600.0
+
+
+def duration(text: str) -> float:
+    """The seconds in an option's text; a usage error says what was expected."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(
+            f"{text!r} is not a time; expected a number with ms or s, such as 30ms"
+        )
+    seconds = float(found[1]) / (1000 if found[2] == "ms" else 1)
+    if seconds > _MOST_S:
+        raise typer.BadParameter(f"{text!r} is too long for a request; expected at most an hour")
+    return seconds
+
+
+def rate(text: str) -> int:
+    """The bytes per second in an option's text; a usage error says what was expected."""
+    return size(text.removesuffix("/s"))
+
+
+Latency = Annotated[
+    float | None,
+    typer.Option(
+        parser=duration,
+        metavar="TIME",
+        help="How long a request to the bucket takes, for the expected time; reshard doctor measures it. Default: 30ms.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+Bandwidth = Annotated[
+    int | None,
+    typer.Option(
+        parser=rate,
+        metavar="SIZE/s",
+        help="Bytes per second from or to the bucket, all requests together. Default: 150MB/s.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+
+
+def link_of(latency: float | None, bandwidth: int | None) -> dict[str, float]:
+    """The given options, under the names of ``RequestPlan.seconds``."""
+    given = {"latency_s": latency, "bytes_per_s": bandwidth}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+MOST = 1_000_000
+
+Hosts = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MOST,
+        metavar="N",
+        help="Also estimate the time on so many hosts that share the work, and name the bottleneck.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+Cores = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MOST,
+        metavar="N",
+        help="Processors of each host, for that time. Default: those of this machine. Each of the --workers uses one.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+Nic = Annotated[
+    int | None,
+    typer.Option(
+        parser=rate,
+        metavar="SIZE/s",
+        help="Bytes per second of each host's network in each direction, such as 12.5GB/s, for that time.",
+        rich_help_panel=RESOURCES,
+    ),
+]
+
+
+def machines_of(hosts: int | None, cores: int | None, nic: int | None) -> dict[str, int]:
+    """The given options, under the names of ``ConversionPlan.time``; empty if no time was asked for."""
+    given = {"hosts": hosts, "cores": cores, "nic_bytes_per_s": nic}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 class Misuse(typer.BadParameter):

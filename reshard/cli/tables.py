@@ -181,7 +181,10 @@ class _Form(Struct, frozen=True):
 
 
 def _form(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> _Form:
-    natural = _natural_widths(columns, rows)
+    natural = [
+        max(map(cell_len, (column.title, *(row[number] for row in rows))))
+        for number, column in enumerate(columns)
+    ]
     fixed = [n for n, column in enumerate(columns) if not column.rank]
     left = room - sum(natural[n] + GAP for n in fixed[1:])
     if left < 0:
@@ -191,13 +194,6 @@ def _form(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -
     shown = chosen([first, *natural[1:]], [column.rank for column in columns], room)
     others = fit([natural[n] for n in shown[1:]], room - first - GAP * (len(shown) - 1))
     return _Form(shown, [first, *others], [columns[n].right for n in shown], room)
-
-
-def _natural_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
-    return [
-        max(map(cell_len, (column.title, *(row[number] for row in rows))))
-        for number, column in enumerate(columns)
-    ]
 
 
 def _names_beside(title: str, rows: Sequence[Sequence[str]], room: int) -> int:

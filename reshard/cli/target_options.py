@@ -2,24 +2,143 @@
 
 ``convert`` and ``plan`` have all of them. Names and defaults are the library's (``reshard.ConvertOptions``); only
 ``--verify`` is called ``check`` there.
+
+The arguments of commands that read deltas.
+
+``--target LAYOUT=DST``: several targets of one conversion, as the command line names them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from msgspec import Struct
 
 import reshard
 from reshard import Target
-from reshard.cli.options import OPTION_NAMES, casts, renames, size, sizes, usage
-from reshard.cli.server_options import is_stored_name
-from reshard.cli.targets import Targets
+from reshard.cli.options import OPTION_NAMES, Misuse, casts, halves, renames, size, sizes, usage
+from reshard.cli.remote import is_stored_name
 from reshard.conversion.declared_options import OPTIONS
 from reshard.conversion.options import LIBRARY_NAMES
-from reshard.options import Option
+from reshard.options import OUTPUT, Option
+
+Base = Annotated[
+    str,
+    typer.Argument(
+        metavar="BASE",
+        help="The full version from which the deltas start: safetensors with whole tensors.",
+    ),
+]
+DeltasAndTarget = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DELTA... DST",
+        help="The folder of every delta from BASE to the version that is wanted, in any order; and, last, where the full checkpoint goes.",
+        show_default=False,
+    ),
+]
+Deltas = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--delta",
+        metavar="DELTA",
+        help="A delta over A; give every one from A to the version that is wanted. What they make of A is verified.",
+    ),
+]
+
+
+def is_delta(path: str) -> bool:
+    """True if a delta is there; false for a path that cannot be read, which the call itself reports."""
+    try:
+        return [one.kind for one in reshard.inspect_versions(path)] == ["delta"]
+    except reshard.ReshardError:
+        return False
+
+
+def split_target(words: Sequence[str]) -> tuple[list[str], str]:
+    """The deltas and the target; a usage error where one of them is missing."""
+    if len(words) < 2:
+        raise Misuse(
+            f"{words[0] if words else 'nothing'} alone was given behind BASE; expected every delta and, last, the target: reshard apply BASE "
+            "weight_v000001 served"
+        )
+    return list(words[:-1]), words[-1]
+
+
+_MESH = re.compile(r"[^=,]+=\d+(,[^=,]+=\d+)*")
+
+OptionalTarget = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DST]",
+        show_default=False,
+        help="Where the new checkpoint goes; it appears whole or not at all. Left out with --target.",
+    ),
+]
+PlannedTarget = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DST]",
+        show_default=False,
+        help="Where the new checkpoint would go. Left out with --target, or for a plan that does not look at free space.",
+    ),
+]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        metavar="LAYOUT=DST",
+        help="Instead of DST, --layout and --mesh; once for each of several targets. The source is read "
+        "once for all of them if memory allows. LAYOUT is a layout file, a mesh such as "
+        "data=4,model=2, or nothing for the source's own layout. Split at the last '='; write '\\=' "
+        "for one in DST. All other options apply to all targets.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+class NamedTarget(Struct, frozen=True):
+    """A target with the layout file or the mesh that was named for it."""
+
+    dst: str
+    layout: str | None = None
+    mesh: str | None = None
+
+    def target(self, options: Mapping[str, Any]) -> Target:
+        """The target for the library; ``options`` are those of all targets."""
+        from reshard import Target
+
+        return Target(self.dst, layout=self.layout, mesh=self.mesh, **options)
+
+
+def targets_of(
+    dst: str | None, layout: str | None, mesh: str | None, several: Sequence[str] | None
+) -> list[NamedTarget]:
+    """The targets of either form; a usage error if both or neither are given."""
+    if not several:
+        if dst is None:
+            raise Misuse(
+                "DST is missing: give the folder of the new checkpoint, or name targets with --target LAYOUT=DST"
+            )
+        return [NamedTarget(dst, layout, mesh)]
+    for name, given in (("DST", dst), ("--layout", layout), ("--mesh", mesh)):
+        if given is not None:
+            raise Misuse(
+                f"{name} {given!r} is given together with --target, which names layout and path of every target; leave it out"
+            )
+    return [_target(*halves("--target", "LAYOUT=DST", text)) for text in several]
+
+
+def _target(layout: str, dst: str) -> NamedTarget:
+    if _MESH.fullmatch(layout) and not Path(layout).exists():
+        return NamedTarget(dst, mesh=layout)
+    return NamedTarget(dst, layout or None)
+
 
 _F = TypeVar("_F", bound=Callable[..., None])
 

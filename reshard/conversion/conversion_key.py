@@ -26,7 +26,6 @@ from reshard.layout.axes import show_axes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.layout.layout_map import LayoutMap
-from reshard.layout.tensor_layout import TensorLayout
 from reshard.planning.plans import Fill, Plan
 from reshard.planning.target_layouts import Layout, LayoutTree, SameAxes
 from reshard.storage.location import MISSING, Location, locate, real_text
@@ -144,18 +143,11 @@ def _layout_text(layout: Layout | None) -> str:
 
 def _map_text(layouts: LayoutMap) -> str:
     patterns = [
-        f"{pattern!r}: {_tensor_layout_text(layout)}" for pattern, layout in layouts.items()
+        f"{pattern!r}: {('none' if layout is None else f'{show_axes(layout.axes)} over {_mesh_text(layout.device_mesh)}')}"
+        for pattern, layout in layouts.items()
     ]
     return (
         f"{{{', '.join(patterns)}}}, {layouts.dialect}, default {_mesh_text(layouts.device_mesh)}"
-    )
-
-
-def _tensor_layout_text(layout: TensorLayout | None) -> str:
-    return (
-        "none"
-        if layout is None
-        else f"{show_axes(layout.axes)} over {_mesh_text(layout.device_mesh)}"
     )
 
 

@@ -16,12 +16,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reshard.conversion.check_hosts import check_hosts
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.conversion_key import key_of_conversion, source_state
 from reshard.conversion.finish import FinishedTarget, finish_target, publish_target
 from reshard.conversion.finished_target import clean_published, open_result, recorded_report
-from reshard.conversion.lock_targets import begin_targets, locked_targets
+from reshard.conversion.lock_targets import begin_targets, check_hosts, locked_targets
 from reshard.conversion.make_plan import local_paths, plan_requests, plan_targets
 from reshard.conversion.make_report import (
     finished_report,

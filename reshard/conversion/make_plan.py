@@ -11,16 +11,20 @@ from concurrent.futures import Executor
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
-from reshard.conversion.known_identity import KnownIdentity, identity_warnings, known_identity
-from reshard.conversion.map_summary import MapSummary
+from reshard.conversion.known_identity import (
+    KnownIdentity,
+    identity_warnings,
+    known_identity,
+    with_version,
+)
 from reshard.conversion.plan import (
     ConversionPlan,
     JointPlan,
+    MapSummary,
     PlanTotals,
+    planned_identity,
     planned_tensors,
 )
-from reshard.conversion.planned_identity import planned_identity
-from reshard.conversion.recorded_version import with_version
 from reshard.conversion.target_plan import (
     Planned,
     TargetPlan,

@@ -10,7 +10,7 @@ from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.finish import FinishedTarget
 from reshard.conversion.finished_target import finished_identity, recorded_report
 from reshard.conversion.make_plan import error_name
-from reshard.conversion.map_summary import change_of, sources_of
+from reshard.conversion.plan import change_of, sources_of
 from reshard.conversion.report import (
     ConversionReport,
     IdentityReport,

@@ -1,10 +1,16 @@
-"""The plans of a conversion: of each tensor, each target, and several targets."""
+"""The plans of a conversion: of each tensor, each target, and several targets.
+
+PlannedIdentity: the cost of a target's identity, known before anything is written.
+
+MapSummary: the effect of a map on a source, as plans and reports show it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
@@ -19,17 +25,137 @@ from reshard.answers.shared import (
     Shape,
     Strategy,
 )
-from reshard.conversion.map_summary import MapSummary, change_of, sources_of
-from reshard.conversion.planned_identity import PlannedIdentity
+from reshard.conversion.known_identity import KnownIdentity
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
+from reshard.formats.contents import StoredTensor
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
+from reshard.identity.read_leaves import hashing_memory
 from reshard.layout.tensor_spec import change_text
+from reshard.maps.mapped import Mapped
 from reshard.planning.estimates import Hosts, RequestPlan, TimePlan, plan_time
 from reshard.planning.plans import MultiPlan, Plan, TensorPlan
+from reshard.planning.task_cost import DECODE_BYTES_PER_SECOND
 from reshard.storage.requests import PlannedRequests, RequestTraits
 from reshard.storage.target import traits_at
+
+HASH_BYTES_PER_SECOND = 1.7e9
+"""Reading the written bytes, finding their tiles and hashing them, on one core (measured, docs/decisions/0065)."""
+
+
+class PlannedIdentity(Record, frozen=True):
+    """The cost of the identity of a target's weights.
+
+    Attributes:
+        read_bytes: 0 where the identity is carried.
+        decoded_bytes: also where chunks were copied encoded.
+        peak_bytes: buffers in memory at the worst moment; never above ``max_memory``.
+        source: None where the source records none, and then no receipt is written.
+    """
+
+    JSON: ClassVar[Json] = Json(left_out=("source",))
+
+    how: Literal["carry", "compute", "check"]
+    read_bytes: Annotated[
+        int, Meta(description="Of the target's tensors, which are read once more to be hashed.")
+    ] = 0
+    decoded_bytes: Annotated[
+        int, Meta(description="Those of them that are stored compressed, so that they are decoded.")
+    ] = 0
+    peak_bytes: int = 0
+    core_s: Annotated[float, Meta(description="Seconds of one processor, about.")] = 0.0
+    source: Annotated[
+        str | None, Meta(description="Root that the source records, 64 hex digits.")
+    ] = None
+
+
+def planned_identity(
+    known: KnownIdentity, target: TargetCheckpoint, max_memory: int, workers: int
+) -> PlannedIdentity | None:
+    """The cost of an identity; None where none is made. MemoryBudgetError where hashing needs more memory."""
+    source = None if known.of_source is None else known.of_source.root
+    if known.mode == "none":
+        return None
+    if known.mode == "carry":
+        return PlannedIdentity("carry", source=source)
+    written = [
+        StoredTensor(t.spec, t.encoding, b"", may_be_missing=False) for t in target.tensors.values()
+    ]
+    nbytes = sum(tensor.spec.nbytes for tensor in written)
+    decoded = _decoded_bytes(written)
+    return PlannedIdentity(
+        known.mode,
+        nbytes,
+        decoded,
+        hashing_memory(written, max_memory, workers),
+        nbytes / HASH_BYTES_PER_SECOND + decoded / DECODE_BYTES_PER_SECOND,
+        source,
+    )
+
+
+def _decoded_bytes(written: Collection[StoredTensor]) -> int:
+    return sum(t.spec.nbytes for t in written if t.encoding.compressor != "none")
+
+
+class MapSummary(Record, frozen=True):
+    """The effect of a map on a source. Every element of ``sources`` is used, and every element of ``targets`` is written once.
+
+    Attributes:
+        exact: those whose every bit is the source's; factors that are powers of two count, short of subnormals.
+        rounded: those that arithmetic may round.
+        cast: those of another dtype.
+    """
+
+    sources: Annotated[int, Meta(description="Tensors of the source that are taken.")]
+    targets: Annotated[int, Meta(description="Tensors that are made of them.")]
+    exact: int
+    rounded: int
+    cast: int
+    tied: Annotated[
+        tuple[tuple[str, str], ...],
+        Meta(description="Pairs of source tensors that must be equal; the first is not written."),
+    ] = ()
+    cropped: Annotated[
+        tuple[str, ...], Meta(description="Source tensors of which the map takes a part.")
+    ] = ()
+
+    @classmethod
+    def of(cls, mapping: Mapped, tensors: Sequence[TensorPlan]) -> MapSummary:
+        """The summary of a map whose targets are planned."""
+        taken = {name for made in mapping.tensors for name in made.sources}
+        counts = Counter(map(change_of, tensors))
+        return cls(
+            len(taken) + len(mapping.equal),
+            len(tensors),
+            counts["exact"],
+            counts["rounded"],
+            counts["cast"],
+            mapping.equal,
+            mapping.cropped,
+        )
+
+    def __repr__(self) -> str:
+        every = "all elements but those of crops" if self.cropped else "every element"
+        made = [f"{n:,} {what}" for n, what in ((self.exact, "exact"), (self.rounded, "rounded"), (self.cast, "cast")) if n]  # fmt: skip
+        tied = f"; {counted(len(self.tied), 'tied tensor')} must be equal" if self.tied else ""
+        return (
+            f"map: {counted(self.sources, 'tensor')} {'becomes' if self.sources == 1 else 'become'} {self.targets:,}, {every} once "
+            f"({', '.join(made)}){tied}"
+        )
+
+
+def change_of(tensor: TensorPlan) -> Change:
+    """The change to a tensor's elements."""
+    pieces = tensor.pieces
+    if any(p.arithmetic is not None and not p.arithmetic.is_exact for p in pieces):
+        return "rounded"
+    return "cast" if any(piece.is_cast for piece in pieces) else "exact"
+
+
+def sources_of(tensor: TensorPlan) -> tuple[str, ...]:
+    """The names of a tensor's sources, each once."""
+    return tuple(dict.fromkeys(piece.source for piece in tensor.pieces if piece.fill is None))
 
 
 class PlannedTensor(Record, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from msgspec import Meta, field
 
 from reshard.answers.record import Json, Record, counted, origins_text, several, warned
 from reshard.answers.shared import Change, Digest, MissingNumbers, Shape, Strategy
-from reshard.conversion.map_summary import MapSummary
+from reshard.conversion.plan import MapSummary
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.estimates import TimePlan

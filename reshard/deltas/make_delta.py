@@ -92,7 +92,7 @@ def make_delta(
         try:
             finish_version(place, transaction)
             check_new_version(locate(request.target), request)  # another process may have published
-            with closing(Spool(_spool_folder(place))) as spool:
+            with closing(Spool(None if place.local is None else place.parent.path)) as spool:
                 transaction.begin(MADE_BY)
                 transaction.close()
                 index, payloads, files = _compared(comparing, spool)
@@ -199,11 +199,6 @@ def _told(it: _Comparison, report: DeltaReport, stored_bytes: int, started: floa
     warnings = (*readers, *left_out_warnings(it.old), *stale, *unseen)
     seconds = time.monotonic() - started
     return replace(report, stored_bytes=stored_bytes, warnings=warnings, seconds=seconds)
-
-
-def _spool_folder(place: Location) -> str | None:
-    """The folder where payloads wait: on the file system of the target; for a bucket None, among the temporary files."""
-    return None if place.local is None else place.parent.path
 
 
 def _states(request: DeltaRequest) -> tuple[tuple[str, ...], ...]:

@@ -212,16 +212,13 @@ def _full(place: Location, name: str, version: str, nbytes: int) -> VersionInfo:
     from reshard.formats.registry import committed_format
     from reshard.formats.safetensors.format import SafetensorsForm
 
-    may_be_full = not is_skyrl_name(name) and not _lacks_index(place)
+    may_be_full = not is_skyrl_name(name) and not (
+        any(is_shard(file) for file in place.files()) and (not (place / INDEX_NAME).is_file())
+    )
     if may_be_full and (found := committed_format(place)) is not None:
         said = "" if found == SafetensorsForm.format else f"no delta stands on the format {found}"
         return VersionInfo(name, version, "", "full", nbytes, problem=said)
     return VersionInfo(name, version, "", "unfinished", nbytes, problem="it is not finished")
-
-
-def _lacks_index(place: Location) -> bool:
-    """True if files of several are here without the index, which is written last; their tensors may be payloads."""
-    return any(is_shard(file) for file in place.files()) and not (place / INDEX_NAME).is_file()
 
 
 def _sizes(place: Location) -> Iterator[int]:

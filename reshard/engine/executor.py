@@ -264,7 +264,10 @@ class Processes(Executor):
     @classmethod
     def started(cls, processes: int, workers: int) -> Processes | None:
         """Processes that are ready; None if this program or system cannot start interpreters."""
-        if not _has_interpreter():
+        if not (
+            not getattr(sys, "frozen", False)
+            and Path(sys.executable or "").name.startswith("python")
+        ):
             return None
         found = cls(workers)
         is_ready = False
@@ -371,13 +374,6 @@ def own_processes(processes: int, workers: int) -> Iterator[Processes | None]:
     finally:
         if found is not None:
             found.shutdown()
-
-
-def _has_interpreter() -> bool:
-    """True if ``sys.executable`` is Python: a program that embeds or freezes it may name itself there."""
-    return not getattr(sys, "frozen", False) and Path(sys.executable or "").name.startswith(
-        "python"
-    )
 
 
 def _started(descriptors: Sequence[int]) -> subprocess.Popen[bytes]:

@@ -233,7 +233,7 @@ _READERS: dict[str, Callable[[Location], str]] = {
 
 
 def _is_sha256(file: Location) -> bool:
-    """True if a file is there that has 64 hex digits by name, as ``streaming/sha256.py`` writes it."""
+    """True if a file is there that has 64 hex digits by name, as ``streaming/tensor_stream.py`` writes it."""
     if not file.exists():
         return False
     try:

@@ -78,7 +78,7 @@ def _fitted(
         split = {s.name for s in specs if s.layout is not None and any(s.layout.axes)}
         proposed = {s.name: _proposed(s, mesh) if s.name in split else () for s in specs}
         return proposed, [first, *_proposal_notes(mesh)]
-    whole = [s for s in specs if _is_cut_less(s, axes[s.name], names)]
+    whole = [s for s in specs if (used_axes(axes[s.name]) != used_axes(_renamed(s, names)))]
     return axes, _fit_notes(own, mesh, names, lacking, whole)
 
 
@@ -129,10 +129,6 @@ def _nearest(spec: TensorSpec, mesh: DeviceMesh, names: Mapping[str, str]) -> Ax
 def _renamed(spec: TensorSpec, names: Mapping[str, str]) -> Axes:
     axes = () if spec.layout is None else spec.layout.axes
     return normal_axes(tuple(names[n] for n in axis_names(axis) if n in names) for axis in axes)
-
-
-def _is_cut_less(spec: TensorSpec, axes: Axes, names: Mapping[str, str]) -> bool:
-    return used_axes(axes) != used_axes(_renamed(spec, names))
 
 
 def _proposed(spec: TensorSpec, mesh: DeviceMesh) -> Axes:

@@ -74,7 +74,9 @@ def plan_restore(reader: Reader, request: RestoreRequest) -> RestorePlan:
         leaves, mapping = _source_leaves(reader, request.changes), None
     else:
         leaves, mapping = mapped_leaves(reader, request.given_map, request.changes)
-    wanted = [f for f in leaves if request.like is None or _is_asked_for(f, request.like)]
+    wanted = [
+        f for f in leaves if request.like is None or (f.has_data and f.name in request.like.leaves)
+    ]
     if request.shardings is not None:
         request.shardings.look_up([f.name for f in wanted if f.stored is not None])
     _refuse_packed(wanted)
@@ -117,12 +119,6 @@ def _source_leaves(reader: Reader, changes: Changes) -> tuple[SourceLeaf, ...]:
         SourceLeaf(r.target, leaf, reader.tensors.get(r.source), r.dtype, r.saturate)
         for r, leaf in zip(kept, leaves, strict=True)
     )
-
-
-def _is_asked_for(leaf: SourceLeaf, like: TargetTree) -> bool:
-    """True if ``like`` takes the leaf's data. Leaves of ``like`` are arrays, numbers and strings: a leaf without data in
-    the checkpoint, such as None, is no value for them."""
-    return leaf.has_data and leaf.name in like.leaves
 
 
 def _value_without_data(leaf: SourceLeaf) -> Any:

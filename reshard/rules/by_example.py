@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from reshard.arguments import MapLike, Path, Rules
     from reshard.formats.choose import Step
     from reshard.maps.example.infer import Inferred
-    from reshard.verification.verify_report import Verification
+    from reshard.verification.reports import Verification
 
 
 def probe(

@@ -1,15 +1,19 @@
-"""SaveOptions: the options of a save, checked once."""
+"""SaveOptions: the options of a save, checked once.
+
+Refuses calls that need jax if it is not installed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
 from msgspec import Struct
 
 from reshard.arguments import bytes_of, check_choice, check_positive
 from reshard.engine.limits import limits_of
-from reshard.errors import PlanError
+from reshard.errors import MissingPackageError, PlanError
 from reshard.formats.chunking import SPLIT_ABOVE_BYTES, object_chunk_bytes
 from reshard.formats.contents import Style
 from reshard.formats.encoding import Encoding, parse_compression
@@ -19,6 +23,16 @@ from reshard.planning.target_layouts import Layout
 from reshard.saving.given_layouts import reader_layouts
 from reshard.storage.base import ON_DISK, Traits
 from reshard.storage.location import locate
+from reshard.version import how_to_install
+
+
+def check_jax(what: str) -> None:
+    """Raises MissingPackageError if jax is not installed; ``what`` names the call that needs it."""
+    if find_spec("jax") is None:
+        raise MissingPackageError(
+            f"{what} needs jax, which is not installed; {how_to_install('jax')}"
+        )
+
 
 STEP_ITEM = "default"
 """The item that CheckpointManager saves in a step if the caller names none."""

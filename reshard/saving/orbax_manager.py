@@ -35,7 +35,7 @@ from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Container, Item
 from reshard.formats.encoding import Encoding
 from reshard.formats.orbax.format import OrbaxForm
-from reshard.formats.orbax.write.item_tree import item_trees
+from reshard.formats.orbax.write_items import item_trees
 from reshard.formats.orbax.write_metadata import slice_file
 from reshard.formats.slices.slice_file import FILE_NAME, render_slices
 from reshard.geometry.grid import Grid

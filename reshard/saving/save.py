@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.errors import StorageError
 from reshard.log import log
-from reshard.saving.check_jax import check_jax
+from reshard.saving.options import check_jax
 
 if TYPE_CHECKING:
     from reshard.formats.contents import Style

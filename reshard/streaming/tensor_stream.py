@@ -2,6 +2,8 @@
 
 The box is given as a Box or as text such as ``0:128,:``. A digest of the places of its bytes changes when the bytes may have
 changed.
+
+SHA-256 of each tensor's row-major bytes, for checkers without tree hashes.
 """
 
 from __future__ import annotations
@@ -11,20 +13,41 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from reshard.checksums.sums import digest_of_bytes
 from reshard.engine.buffers import aligned_empty
 from reshard.engine.decode.box_stream import BoxStream, Streaming, StreamPlan, plan_stream
 from reshard.engine.decode.chunk_reader import check_recorded
+from reshard.engine.limits import Limits
 from reshard.errors import LayoutError, SourceChangedError
 from reshard.formats.base import Reader
+from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Extent, StoredTensor
+from reshard.formats.record_names import SHA256_NAME
+from reshard.formats.registry import open_reader
 from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes
 from reshard.layout.changes import SATURATE
-from reshard.storage.location import file_state, locate
+from reshard.storage.location import Location, file_state, locate
+
+
+def write_sha256(chosen: CheckpointPath, place: Location, limits: Limits) -> Location:
+    """Reads each tensor in order, and writes ``sha256.json`` into a folder: 64 hex digits by name."""
+    reader = open_reader(chosen)
+    found: dict[str, str] = {}
+    for name, stored in reader.tensors.items():
+        whole = Box.full(stored.spec.shape)
+        stream = TensorStream(reader, stored, whole, stored.spec.dtype, limits.max_memory)
+        digest = hashlib.sha256()
+        for piece in stream:
+            digest.update(piece)
+        found[name] = digest.hexdigest()
+    file = place / SHA256_NAME
+    file.replace(msgspec.json.format(msgspec.json.encode(found, order="sorted"), indent=1) + b"\n")
+    return file
 
 
 class TensorStream:

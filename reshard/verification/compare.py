@@ -25,13 +25,15 @@ from reshard.maps.make import in_parts, make_tensors
 from reshard.maps.mapped import Mapped, MappedTensor
 from reshard.maps.mapped_checkpoint import mapped_tensors, unequal
 from reshard.planning.rules import Pairing, RulesFrom, pair_by_name
-from reshard.verification.diff_report import LeafDiff, LeafStatus, no_place_warnings
-from reshard.verification.verify_report import (
+from reshard.verification.reports import (
     AppliedRules,
     Comparison,
+    LeafDiff,
+    LeafStatus,
     Status,
     TensorVerdict,
     Verification,
+    no_place_warnings,
 )
 
 

@@ -35,7 +35,6 @@ from reshard.layout.changes import Changes
 from reshard.planning.planner import open_files_per_task
 from reshard.planning.rules import rewrites
 from reshard.verification.compare import AllLeaves, compare_others
-from reshard.verification.diff_report import DiffReport, TensorDiff, no_place_warnings
 from reshard.verification.elements import Comparing, Differences
 from reshard.verification.pair_blocks import (
     Pair,
@@ -45,6 +44,7 @@ from reshard.verification.pair_blocks import (
     compare_blocks,
     plan_pair,
 )
+from reshard.verification.reports import DiffReport, TensorDiff, no_place_warnings
 
 OnProgress = Callable[[Progress], None]
 

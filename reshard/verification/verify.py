@@ -54,7 +54,7 @@ from reshard.planning.rules import (
 )
 from reshard.storage.location import Location
 from reshard.verification.compare import compare_mapped, compare_recorded, compare_stored
-from reshard.verification.verify_report import Verification
+from reshard.verification.reports import Verification
 
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, PairRules, Rules

@@ -34,14 +34,14 @@ from reshard.identity.leaf_tree import is_root
 from reshard.identity.receipt import Receipt
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of
 from reshard.storage.location import locate, real_text
-from reshard.verification.verify import verify_checkpoints
-from reshard.verification.verify_report import (
+from reshard.verification.reports import (
     IdentityVerdict,
     ReceiptVerdict,
     Status,
     TensorVerdict,
     Verification,
 )
+from reshard.verification.verify import verify_checkpoints
 
 
 class _Root(Struct, frozen=True):

@@ -12,9 +12,8 @@ import pytest
 import reshard
 from reshard.cli.app import run
 from reshard.errors import PlanError, VerificationError
-from reshard.verification.diff_report import DiffReport, TensorDiff
 from reshard.verification.fingerprint import Fingerprint, TensorDigest
-from reshard.verification.verify_report import TensorVerdict, Verification
+from reshard.verification.reports import DiffReport, TensorDiff, TensorVerdict, Verification
 from tests.cli.specimens import SERVED, info, planned, report, spec, tensor_report
 
 Capture = pytest.CaptureFixture[str]

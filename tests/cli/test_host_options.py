@@ -10,7 +10,7 @@ import pytest
 
 import reshard
 from reshard.cli.app import run
-from reshard.cli.time_options import machines_of
+from reshard.cli.options import machines_of
 
 Capture = pytest.CaptureFixture[str]
 HOSTS = ["--hosts", "16", "--nic", "12.5GB/s", "--cores", "8", "--workers", "8"]

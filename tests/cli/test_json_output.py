@@ -37,12 +37,14 @@ from reshard.layout.read_layout import parse_layout
 from reshard.planning.plans import MultiPlan
 from reshard.storage.buckets.doctor import BucketCheck, BucketReport
 from reshard.storage.leftovers import Leftovers
-from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
 from reshard.verification.fingerprint import Fingerprint, TensorDigest
-from reshard.verification.verify_report import (
+from reshard.verification.reports import (
     AppliedRules,
+    DiffReport,
     IdentityVerdict,
+    LeafDiff,
     ReceiptVerdict,
+    TensorDiff,
     TensorVerdict,
     Verification,
 )

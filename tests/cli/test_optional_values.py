@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reshard.cli.app import run
-from reshard.cli.cluster_options import completed
+from reshard.cli.options import completed
 
 
 @pytest.mark.parametrize(

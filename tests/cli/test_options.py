@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from reshard.cli.options import casts, renames, size
-from reshard.cli.time_options import duration, link_of, rate
+from reshard.cli.options import casts, duration, link_of, rate, renames, size
 
 
 def test_casts_split_at_the_last_equals_sign() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import reshard
 from reshard.cli.app import run
-from reshard.cli.targets import NamedTarget, targets_of
+from reshard.cli.target_options import NamedTarget, targets_of
 from tests.orbax_trees import save_pytree
 
 LAYOUT = "mesh: {axes: [m], shape: [4]}\nrules: [{match: w, axes: [null, m]}]\n"

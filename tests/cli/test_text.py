@@ -29,7 +29,7 @@ from reshard.geometry.grid import Grid
 from reshard.inspection.checkpoint_info import TensorInfo
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
-from reshard.verification.verify_report import AppliedRules
+from reshard.verification.reports import AppliedRules
 from tests.cli.specimens import SERVED, TRAINED, spec
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import reshard
-from reshard.conversion import check_hosts
+from reshard.conversion import lock_targets
 from reshard.engine import task_stream
 from reshard.errors import PlanError, ReshardError, StorageError
 from reshard.executors.ray import RayExecutor
@@ -292,7 +292,7 @@ def test_a_host_without_the_memory_is_named(trained: Path, cluster: Any, tmp_pat
 def test_another_version_on_a_host_is_refused(
     trained: Path, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_hosts, "__version__", "9.9")
+    monkeypatch.setattr(lock_targets, "__version__", "9.9")
     with pytest.raises(
         ReshardError, match=r"host '.*' has reshard .*, but this run is of 9\.9; install"
     ):
@@ -302,7 +302,7 @@ def test_another_version_on_a_host_is_refused(
 def test_a_host_that_sees_another_source_is_named(
     trained: Path, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = check_hosts.check_hosts
+    original = lock_targets.check_hosts
 
     def other(executor: Any, source: str, _: str, targets: Any) -> None:
         original(executor, source, "0" * 32, targets)

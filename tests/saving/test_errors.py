@@ -280,7 +280,7 @@ def test_a_mesh_of_chunks_for_without_the_axes(target):
 
 
 def test_without_jax(target, monkeypatch):
-    monkeypatch.setattr("reshard.saving.check_jax.find_spec", lambda _: None)
+    monkeypatch.setattr("reshard.saving.options.find_spec", lambda _: None)
     with pytest.raises(
         reshard.MissingPackageError,
         match=r"needs jax, .*; run pip install '.\[jax\]' in a checkout of reshard",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import reshard
-from reshard.cli.delta_options import Base, DeltasAndTarget, split_target
 from reshard.cli.options import (
     Json,
     MaxMemory,
@@ -17,19 +16,22 @@ from reshard.cli.options import (
     examples,
     unlisted_option,
 )
-from reshard.cli.server_options import (
+from reshard.cli.remote import (
     ApplyServer,
     TokenFile,
     asked_server,
     choice_there,
 )
 from reshard.cli.target_options import (
+    Base,
+    DeltasAndTarget,
+    NamedTarget,
     check_words,
     given_options,
     library_options,
+    split_target,
     takes_target_options,
 )
-from reshard.cli.targets import NamedTarget
 
 EXAMPLES = examples(
     "reshard apply hf published/weight_v000001 hf-1",

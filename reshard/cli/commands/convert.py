@@ -8,32 +8,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import reshard
-from reshard.cli.cluster_options import Part, Ray, ray_cluster
 from reshard.cli.options import (
     Item,
     Json,
     MaxMemory,
     Misuse,
+    Part,
     Quiet,
+    Ray,
     ShowAll,
     Source,
     Step,
     Unlisted,
     Workers,
     examples,
+    ray_cluster,
     source_of,
     unlisted_option,
     usage,
 )
-from reshard.cli.server_options import Server, TokenFile, asked_server, choice_there
+from reshard.cli.remote import Server, TokenFile, asked_server, choice_there
 from reshard.cli.target_options import (
     RULES,
+    NamedTarget,
+    OptionalTarget,
     check_words,
     given_options,
     library_options,
     takes_target_options,
+    targets_of,
 )
-from reshard.cli.targets import NamedTarget, OptionalTarget, targets_of
 
 if TYPE_CHECKING:
     from reshard import MultiReport

@@ -23,7 +23,7 @@ from reshard.cli.options import (
     source_of,
     unlisted_option,
 )
-from reshard.cli.server_options import DeltaServer, TokenFile, asked_server, choice_there
+from reshard.cli.remote import DeltaServer, TokenFile, asked_server, choice_there
 from reshard.cli.target_options import check_words, declared
 from reshard.deltas.declared_options import OPTIONS
 from reshard.options import CHANGES
@@ -152,6 +152,6 @@ def delta(
     elif quiet:
         warn(report.warnings)
     else:
-        from reshard.cli.views.delta import delta_view
+        from reshard.cli.views.versions import delta_view
 
         print_all(delta_view(report, show_all))

@@ -13,7 +13,7 @@ from reshard.cli.options import (
     examples,
     source_of,
 )
-from reshard.cli.server_options import Asked, AskedServer, TokenFile, asked_server, choice_there
+from reshard.cli.remote import Asked, AskedServer, TokenFile, asked_server, choice_there
 
 EXAMPLES = examples(
     "reshard inspect ckpt/1000",

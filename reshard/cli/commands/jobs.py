@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reshard.cli.options import Json, examples
-from reshard.cli.server_options import JobsServer, TokenFile, needed_server
+from reshard.cli.remote import JobsServer, TokenFile, needed_server
 
 if TYPE_CHECKING:
     from reshard_server.schemas.conversion import Conversion

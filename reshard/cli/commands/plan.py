@@ -11,20 +11,27 @@ from msgspec.structs import replace
 
 import reshard
 from reshard.cli.options import (
+    Bandwidth,
+    Cores,
+    Hosts,
     Item,
     Json,
+    Latency,
     MaxMemory,
     Misuse,
+    Nic,
     ShowAll,
     Source,
     Step,
     Unlisted,
     Workers,
     examples,
+    link_of,
+    machines_of,
     source_of,
     unlisted_option,
 )
-from reshard.cli.server_options import (
+from reshard.cli.remote import (
     Asked,
     PlanServer,
     TokenFile,
@@ -34,19 +41,19 @@ from reshard.cli.server_options import (
     refuse_here,
 )
 from reshard.cli.target_options import (
+    PlannedTarget,
     check_words,
     given_options,
     library_options,
     takes_target_options,
+    targets_of,
 )
-from reshard.cli.targets import PlannedTarget, targets_of
-from reshard.cli.time_options import Bandwidth, Cores, Hosts, Latency, Nic, link_of, machines_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from reshard import ConversionPlan, MultiConversionPlan
-    from reshard.cli.targets import NamedTarget
+    from reshard.cli.target_options import NamedTarget
     from reshard.conversion.plan import P
 
 EXAMPLES = examples(

@@ -91,7 +91,7 @@ def sign(
         print_answer("sign", found)
         return
     from reshard.cli.console import print_all, warn
-    from reshard.cli.views.identity import identity_view
+    from reshard.cli.views.versions import identity_view
 
     if quiet:
         warn(found.warnings)

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 import reshard
-from reshard.cli.delta_options import Deltas, is_delta
 from reshard.cli.failures import DIFFERENT, FAILED, refused
 from reshard.cli.options import (
     Item,
@@ -27,7 +26,7 @@ from reshard.cli.options import (
     sizes,
     source_of,
 )
-from reshard.cli.server_options import (
+from reshard.cli.remote import (
     Asked,
     AskedServer,
     TokenFile,
@@ -35,7 +34,7 @@ from reshard.cli.server_options import (
     choice_there,
     refuse_here,
 )
-from reshard.cli.target_options import check_words, declared
+from reshard.cli.target_options import Deltas, check_words, declared, is_delta
 
 EXAMPLES = examples(
     "reshard verify served",

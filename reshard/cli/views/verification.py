@@ -29,7 +29,7 @@ from reshard.cli.text import (
     some_text,
 )
 from reshard.geometry.sizes import format_bytes
-from reshard.verification.verify_report import AGREEING
+from reshard.verification.reports import AGREEING
 
 MOST_DIGESTS = 8
 

@@ -1,17 +1,85 @@
-"""The output of ``inspect`` for versions: the chain, sizes, and the versions that the newest needs."""
+"""The output of ``inspect`` for versions: the chain, sizes, and the versions that the newest needs.
+
+The output of ``identify`` and ``sign``: the root, the tops of the tensors, and the files that were written.
+
+The output of ``delta``: the changes of each tensor, and the size of the delta.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from reshard import CleanedVersions, VersionInfo
-from reshard.cli.tables import Column, table
-from reshard.cli.text import count_text, safe
-from reshard.cli.views.delta import changes_view
+from reshard import CleanedVersions, DeltaReport, DeltaTensor, Identification, VersionInfo
+from reshard.cli.tables import Column, cap_note, capped, table, warning
+from reshard.cli.text import count_text, duration_text, rate_text, safe
 from reshard.geometry.sizes import format_bytes
+
+MOST_TOPS = 8
+
+
+def identity_view(found: Identification, show_all: bool) -> Iterator[RenderableType]:
+    """The headline, the tops, the files, and the root last, where people look for it."""
+    yield Text.assemble(
+        ("signed " if found.signer else "identified ", "bold green"),
+        f"{count_text(len(found.tensors), 'tensor')}, {format_bytes(found.nbytes)}, of {safe(found.uri)} in "
+        f"{duration_text(found.seconds)} ({rate_text(found.nbytes, found.seconds)})",
+    )
+    shown = capped(list(found.tensors.values()), show_all, MOST_TOPS)
+    if shown:
+        rows = ((t.name, t.top if show_all else f"{t.top[:32]}…") for t in shown)
+        yield table("", ("tensor", "top of its tree"), rows, whole=show_all)
+    if note := cap_note(len(shown), len(found.tensors), "tensors"):
+        yield Text(note, style="dim")
+    yield from (Text(f"written: {safe(path)}") for path in found.written)
+    yield from map(warning, found.warnings)
+    if found.signer:
+        yield Text(f"signer: {found.signer}")
+    yield Text.assemble("root: ", (found.root, "bold"))
+
+
+MOST_CHANGED = 20
+
+
+def delta_view(report: DeltaReport, show_all: bool) -> Iterator[RenderableType]:
+    """The headline, the tensors with the largest payloads, warnings and digests."""
+    yield Text.assemble(
+        ("made ", "bold green"),
+        f"{safe(report.target)}, version {report.version} on {report.base_version}, in {duration_text(report.seconds)}: "
+        f"{count_text(len(report.tensors), 'tensor')} of {report.all_tensors:,} changed, {format_bytes(report.stored_bytes)} for "
+        f"{format_bytes(report.total_bytes)}",
+    )
+    yield from changes_view(report.tensors.values(), show_all)
+    yield from map(warning, report.warnings)
+    yield Text.assemble("target digest: ", (report.target_digest, "bold"), f" ({report.checksum})")
+    if report.target_identity:
+        yield Text.assemble("identity: ", (report.target_identity, "bold"))
+
+
+def changes_view(tensors: Iterable[DeltaTensor], show_all: bool) -> Iterator[RenderableType]:
+    """The changes of the tensors with the largest payloads."""
+    found = sorted(tensors, key=lambda one: -one.stored_bytes)
+    shown = capped(found, show_all, MOST_CHANGED)
+    if shown:
+        columns = (
+            "tensor", Column("changed", right=True), Column("of", right=True, rank=1), Column("", right=True), Column("stored", right=True),
+        )  # fmt: skip
+        rows = (
+            (
+                one.name,
+                f"{one.changed:,}",
+                f"{one.elements:,}",
+                f"{one.changed / max(1, one.elements):.2%}",
+                format_bytes(one.stored_bytes),
+            )
+            for one in shown
+        )
+        yield table("", columns, rows, whole=show_all)
+    if note := cap_note(len(shown), len(found), "tensors"):
+        yield Text(note, style="dim")
+
 
 COLUMNS = (
     "version", "kind", "on", Column("size", right=True), Column("tensors", right=True, rank=1), Column("elements", right=True, rank=2),

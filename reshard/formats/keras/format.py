@@ -11,7 +11,7 @@ from reshard.formats.format import About, Format, Mark, OneFile, PlaceNames, ref
 from reshard.formats.keras.datasets import OPAQUE, PLAIN
 from reshard.formats.keras.files import ENDING, HDF5_ENDINGS, ONLY_FILE, is_hdf5, is_keras, is_shard
 from reshard.formats.keras.reader import FORMAT, OPENED_TENSOR_BYTES, leaf_count, open_keras
-from reshard.formats.slice_places import in_shared_files, refuse_dtype
+from reshard.formats.loose_pieces import in_shared_files, refuse_dtype
 from reshard.geometry.grid import Grid
 
 if TYPE_CHECKING:

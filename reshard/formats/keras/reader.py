@@ -76,7 +76,7 @@ def open_keras(root: Location, record: RecordUse = "checked", uri: str = "") -> 
     known = read_record(datasets, root, version, record)
     arrays = [one for one in datasets if not is_record(one)]
     if record == "checked" and known is not NOTHING:
-        check_record_fits(known, _kinds_of(arrays), uri)
+        check_record_fits(known, {one.name: (one.dtype, one.shape) for one in arrays}, uri)
     chunks = {one.name: _chunks(one, root, version) for one in arrays}
     tensors = {one.name: _stored(one, chunks[one.name], known, root) for one in arrays}
     return Reader(
@@ -94,10 +94,6 @@ def open_keras(root: Location, record: RecordUse = "checked", uri: str = "") -> 
         metadata=replace(known.metadata, left_out=(*known.metadata.left_out, *left_out)),
         warnings=tuple(_warnings(root, known)),
     )
-
-
-def _kinds_of(arrays: Sequence[Dataset]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {one.name: (one.dtype, one.shape) for one in arrays}
 
 
 def leaf_count(root: Location) -> int:

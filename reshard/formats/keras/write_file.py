@@ -24,7 +24,7 @@ from reshard.formats.keras.files import ONLY_FILE
 from reshard.formats.keras.hdf5 import require_h5py
 from reshard.formats.keras.reader import NAME
 from reshard.formats.leaf_paths import refuse_long
-from reshard.formats.slice_places import SlicePlaces
+from reshard.formats.loose_pieces import SlicePlaces
 from reshard.formats.slices.slice_file import target_record
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.location import Location

@@ -31,8 +31,13 @@ from reshard.formats.contents import ARRAY_TYPES, Container, Item, Style
 from reshard.formats.ocdbt.index import find_databases
 from reshard.formats.orbax.container import CHECKPOINT_METADATA, V1_MARKER
 from reshard.formats.orbax.reader import is_data_file
-from reshard.formats.orbax.write.copy_items import copied_folders
-from reshard.formats.orbax.write.item_tree import V1_HANDLERS, ItemTree, WrittenLeaf, item_directory
+from reshard.formats.orbax.write_items import (
+    V1_HANDLERS,
+    ItemTree,
+    WrittenLeaf,
+    copied_folders,
+    item_directory,
+)
 from reshard.formats.slices.file_digests import digests_of_files, files_below
 from reshard.formats.slices.slice_file import (
     FILE_NAME,

@@ -17,6 +17,7 @@ from reshard.errors import PlanError, ReshardError
 from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.format import About, Format, Mark, OneFile, PlaceNames
 from reshard.formats.json.safe_json import read_json
+from reshard.formats.loose_pieces import in_shared_files
 from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.safetensors.files import (
     ENDING,
@@ -46,7 +47,6 @@ from reshard.formats.safetensors.reader import (
     leaf_count,
     open_safetensors,
 )
-from reshard.formats.slice_places import in_shared_files
 from reshard.formats.slices.file_digests import files_below
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.target_files import SAFETENSORS_OPTIONS, SHARD_BYTES, FilesOf

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
+from reshard.formats.loose_pieces import SlicePlaces
 from reshard.formats.safetensors.files import ONLY_FILE, file_names, index_of_pattern
 from reshard.formats.safetensors.format import SafetensorsForm
 from reshard.formats.safetensors.header import (
@@ -40,7 +41,6 @@ from reshard.formats.safetensors.header import (
     with_digest,
 )
 from reshard.formats.safetensors.slices import DCP_SLICES, RESHARD_SLICES
-from reshard.formats.slice_places import SlicePlaces
 from reshard.formats.slices.file_digests import digests_of_files
 from reshard.formats.slices.slice_file import FILE_NAME, digest_of, target_record
 from reshard.geometry.dtypes import storage_bytes

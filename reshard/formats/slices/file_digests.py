@@ -308,12 +308,9 @@ def _unexpected(
         for name in files_below(root / record.folder, others):
             if name not in known and not is_chunk(record.below(name)):
                 detail = "the file was not there when the others were recorded"
-                status: DigestStatus = "added" if _is_read_by_none(name) else "unexpected"
+                status: DigestStatus = (
+                    "added" if ("/" not in name and _READ.match(name) is None) else "unexpected"
+                )
                 yield FileVerdict(record.below(name), status, detail=detail)
     except ReshardError as error:
         yield FileVerdict(record.below(""), "unreadable", detail=str(error))
-
-
-def _is_read_by_none(name: str) -> bool:
-    """True if no reader looks at a file, by its path below the folder: people may add such files."""
-    return "/" not in name and _READ.match(name) is None

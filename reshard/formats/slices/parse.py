@@ -289,7 +289,9 @@ class _Parser:
     def mesh(self, where: str, value: object) -> DeviceMesh:
         mesh = self.read(value, _Mesh, where)
         axes, shape, types = mesh.axes, mesh.shape, mesh.axis_types
-        if len(axes) != len(shape) or not _are_axes(axes):
+        if len(axes) != len(shape) or not (
+            0 < len(axes) <= MAX_AXES and len(set(axes)) == len(axes) and ("" not in axes)
+        ):
             self.fail(f"{where} has axes {list(axes)[:8]} and shape {list(shape)[:8]}")
         if math.prod(shape) > _MAX_PARTS:
             self.fail(f"{where} has {math.prod(shape)} devices")
@@ -402,11 +404,6 @@ class _Parser:
             if not pair[0] <= pair[1] <= size:
                 self.fail(f"a slice of {where} is {pair}, outside its dimension of {size}")
         return Box(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
-
-
-def _are_axes(names: Sequence[str]) -> bool:
-    """True if a mesh may have axes of these names."""
-    return 0 < len(names) <= MAX_AXES and len(set(names)) == len(names) and "" not in names
 
 
 def _repeats_one(axes: Sequence[Axis]) -> bool:

@@ -14,7 +14,7 @@ from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.contents import Carried, StoredTensor
 from reshard.formats.format import About, Format, Mark, PlaceNames, refuse_surrogates
-from reshard.formats.slice_places import in_shared_files, kept_shards, refuse_dtype
+from reshard.formats.loose_pieces import in_shared_files, kept_shards, refuse_dtype
 from reshard.formats.target_files import FILES, SHARD_BYTES, FilesOf
 from reshard.formats.tensorflow.files import FORMAT, bundle_files
 from reshard.formats.tensorflow.index import NUMBERS

@@ -20,7 +20,7 @@ from reshard.errors import CorruptError, PlanError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Carried, Leaf
 from reshard.formats.file_map import ChunkChecksum, FileMap, Insert, Place, SharedFile, StoredRanges
-from reshard.formats.slice_places import SlicePlaces
+from reshard.formats.loose_pieces import SlicePlaces
 from reshard.formats.slices.slice_file import target_record
 from reshard.formats.tensorflow.files import INDEX, RECORD, data_ending
 from reshard.formats.tensorflow.format import TensorflowForm

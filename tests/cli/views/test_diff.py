@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from reshard.cli.views.diff import diff_view
-from reshard.verification.diff_report import DiffReport, LeafDiff, TensorDiff
+from reshard.verification.reports import DiffReport, LeafDiff, TensorDiff
 from tests.cli.show import lines, show
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from reshard.cli.views.verification import verification_view
-from reshard.verification.verify_report import TensorVerdict, Verification
+from reshard.verification.reports import TensorVerdict, Verification
 from tests.cli.show import lines
 
 A, B = "00000000000000aa", "00000000000000bb"

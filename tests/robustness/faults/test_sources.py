@@ -14,7 +14,7 @@ import pytest
 import reshard
 from reshard.errors import CorruptError, ReshardError, StorageError
 from reshard.storage.local.staging import staging_for
-from reshard.verification.verify_report import Verification
+from reshard.verification.reports import Verification
 from tests.checkpoint_files import files_of
 from tests.robustness.faults.cases import COLUMNS, clear, only
 from tests.robustness.faults.seam import Call, Go, at_the_seam

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import reshard
 from reshard.errors import ReshardError
-from reshard.verification.verify_report import TensorVerdict
+from reshard.verification.reports import TensorVerdict
 
 LONGEST_MESSAGE = 20_000
 """Characters of an error: names in it are shortened, lists are cut."""

@@ -164,7 +164,7 @@ SABOTAGES = (
     Sabotage(
         "anchor-of-another-version",
         "a full version records the number of its name, whatever the deltas make",
-        "reshard/conversion/recorded_version.py",
+        "reshard/conversion/known_identity.py",
         "    if made is not None and named not in (None, made):\n",
         "    if False:\n",
         (

@@ -19,8 +19,7 @@ from reshard.formats.orbax.container import (
 )
 from reshard.formats.orbax.format import OrbaxForm
 from reshard.formats.orbax.tree_metadata import refuse_odd, refuse_unsafe
-from reshard.formats.orbax.write.copy_items import copy_items
-from reshard.formats.orbax.write.item_tree import ItemTree, item_trees
+from reshard.formats.orbax.write_items import ItemTree, copy_items, item_trees
 from reshard.formats.orbax.write_metadata import check_tree, finish_checkpoint
 from reshard.formats.zarr.zarr3_json import chunk_folders, chunk_key, zarr_json
 from reshard.geometry.grid import Index

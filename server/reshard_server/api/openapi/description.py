@@ -51,7 +51,7 @@ from reshard import (
 )
 from reshard.answers.record import json_of
 from reshard.inspection.checkpoint_info import LeafInfo
-from reshard.verification.verify_report import AppliedRules
+from reshard.verification.reports import AppliedRules
 from reshard_server.api.answers import NAME, PARAMETER, answer_schema
 from reshard_server.errors.problems import (
     FORBIDDEN,
