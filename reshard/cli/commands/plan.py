@@ -133,7 +133,7 @@ def plan(
 
 
 class PlanAnswer(Struct, frozen=True):
-    """What is shown of a plan, how, and which server makes it."""
+    """The output of a plan, its form, and the server that makes it."""
 
     show_all: bool
     as_json: bool

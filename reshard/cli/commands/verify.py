@@ -249,7 +249,7 @@ def _split(
 
 @contextmanager
 def _other_signature(as_json: bool) -> Iterator[None]:
-    """Where the key has signed something else, that is a difference."""
+    """A signature of the key for something else is a difference."""
     try:
         yield
     except reshard.VerificationError as error:
