@@ -88,12 +88,12 @@ import os, signal, sys
 import reshard
 from reshard.storage.local import publishing
 from tests.public.test_prefix_targets import OPTIONS
-link = prefix_files._link
+link = publishing._link
 def linking(staging, name):
     if name.endswith(".index"):
         os.kill(os.getpid(), signal.SIGKILL)
     link(staging, name)
-prefix_files._link = linking
+publishing._link = linking
 reshard.convert(*sys.argv[1:], **OPTIONS)
 """
 

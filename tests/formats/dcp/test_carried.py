@@ -45,7 +45,7 @@ def test_a_poisoned_one_is_copied_and_runs_nothing(tmp_path: Path) -> None:
     source = poisoned(tmp_path / "x", tmp_path / "canary")
     reshard.convert(source, tmp_path / "made", check="readback")
     assert not (tmp_path / "canary").exists()
-    (leaf,) = [one for one in reshard.inspect(tmp_path / "made").leaves if one.is_object]
+    (leaf,) = [one for one in reshard.inspect(tmp_path / "made").leaves if one.kind]
     assert (leaf.name, leaf.kind) == ("v", "an object of posix.system")
 
 

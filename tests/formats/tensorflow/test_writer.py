@@ -198,14 +198,14 @@ def test_a_bucket_is_refused(saved: Path, s3_bucket: Any) -> None:
 KILLED = """
 import os, signal, sys
 from reshard.storage.local import publishing
-link, count = prefix_files._link, int(sys.argv[3])
+link, count = publishing._link, int(sys.argv[3])
 def until(staging, name):
     global count
     if count == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     count -= 1
     link(staging, name)
-prefix_files._link = until
+publishing._link = until
 import reshard
 reshard.convert(sys.argv[1], sys.argv[2], to="tensorflow", layout={"partitions": [{"match": "table$", "fixed_shards": 2}]})
 """
