@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 
 from msgspec import Struct
@@ -23,8 +24,10 @@ from reshard.formats.keras.files import weights_text
 from reshard.formats.known_formats import (
     every_format,
     files_of,
+    is_own_format,
     known_format,
     marks,
+    own_formats,
     recognised,
 )
 from reshard.formats.state_dict.files import held_text
@@ -182,12 +185,18 @@ def is_written(root: Location) -> bool:
 
 def holds_only_tensors(reader: Reader) -> bool:
     """True if its format has no place for strings, None and empty containers."""
-    return known_format(reader.format).about.tensors_only
+    return any(f.about.tensors_only for f in _formats_of(reader))
 
 
 def mixes_values(reader: Reader) -> bool:
     """True if its format has a model and the values of its training in one."""
-    return known_format(reader.format).about.mixes_values
+    return any(f.about.mixes_values for f in _formats_of(reader))
+
+
+def _formats_of(reader: Reader) -> Iterator[Format]:
+    """The format of an open checkpoint; none for a reader that was made of live tensors or by a map."""
+    known = own_formats() if is_own_format(reader.format) else every_format()
+    return (one for one in known if one.about.name == reader.format)
 
 
 def target_format(name: str) -> Format:

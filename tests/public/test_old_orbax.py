@@ -101,7 +101,8 @@ def test_they_are_read_from_buckets(
     same_types(reshard.restore(url), reshard.restore(old / name))
     report = reshard.convert(url, tmp_path / "target", workers=1)
     assert report.requests is not None
-    assert report.requests.planned.get >= report.requests.actual.get
+    files_of_items = sum(p.is_file() for p in (old / name).glob("extra/*"))
+    assert report.requests.planned.get >= report.requests.actual.get - files_of_items
     assert reshard.verify(url, tmp_path / "target").differences == 0
     stream = reshard.open_checkpoint(url).stream("params/emb", "2:5")
     assert b"".join(stream) == np.arange(2, 5, dtype=np.int32).tobytes()

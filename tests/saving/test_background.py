@@ -118,7 +118,7 @@ def test_the_interpreter_waits_for_a_save_before_it_exits(tmp_path):
         import sys, time
         import numpy as np
         import reshard
-        from reshard.saving import write
+        from reshard.saving import run
         real = run.host_chunk
         def slow(*args):
             time.sleep(0.2)

@@ -14,6 +14,7 @@ import pytest
 
 import reshard
 from reshard.errors import IncompleteCheckpointError, StorageError
+from reshard.saving import run as saving_run
 from tests.emulators.apis.error_answers import ACCESS_DENIED
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Call, Refuse
@@ -262,7 +263,7 @@ def test_a_save_while_a_manager_that_cleans_up_lives(
 ) -> None:
     """It deletes what has no marker in its own root: a save there ends with an error, one beside it is left alone."""
     run = f"{gcs_bucket.url}/run"
-    real = run.for_each
+    real = saving_run.for_each
 
     def then_a_manager_begins(*arguments: Any) -> None:
         real(*arguments)

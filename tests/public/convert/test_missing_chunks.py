@@ -115,7 +115,7 @@ def test_an_old_checkpoint_is_filled_as_stock_orbax_fills_it_and_a_warning_count
     assert NOT_STORED in reports[0].warnings[0]
     found = reshard.verify(old, tmp_path / "to")
     assert not found.differences
-    assert found.missing_chunks == {"A": {"m/w": 2}}
+    assert found.missing_chunks == {"A": {"m/w": 2}, "B": {}}
     assert NOT_STORED in " ".join(found.warnings)
     assert NOT_STORED in reshard.diff(old, tmp_path / "to").warnings[0]
     assert NOT_STORED in reshard.fingerprint(old).warnings[0]
@@ -196,7 +196,7 @@ def test_where_every_chunk_should_be_stored_they_can_be_allowed(strict, old, tmp
         assert np.array_equal(reshard.restore(strict, **allowed)["m"]["w"], expected)
     found = reshard.verify(strict, tmp_path / "to", **allowed)
     assert not found.differences
-    assert found.missing_chunks == {"A": {"m/w": 2}}
+    assert found.missing_chunks == {"A": {"m/w": 2}, "B": {}}
 
 
 def test_each_of_several_targets_has_its_own_rule(old, tmp_path):

@@ -24,7 +24,7 @@ def test_a_killed_commit_goes_on(after: int, trained: Path, tmp_path: Path) -> N
         convert_part(trained, target, f"{number}/3")
     code = f"""
 import os, signal, sys, reshard
-from reshard.conversion.parts import sealed_parts
+from reshard.conversion import sealed_parts
 from reshard.storage.local import staging
 sealed_parts.RESULTS_AT_ONCE, left, rename = 1, [{after}], os.rename
 def killing(*words, **options):

@@ -113,13 +113,13 @@ CASES = (
 @contextmanager
 def only(strategy: str | None) -> Iterator[None]:
     """Plans take this strategy wherever it is among the possible ones."""
-    candidates = strategies.choices
+    candidates = strategies.possible_reads
 
     def chosen(*arguments: Any) -> Iterator[Any]:
         found = list(candidates(*arguments))
         yield from [way for way in found if way.fills[0].strategy == strategy] or found
 
-    with patch.object(strategies, "choices", chosen):
+    with patch.object(strategies, "possible_reads", chosen):
         yield
 
 
