@@ -32,7 +32,7 @@ CLI_MODULES = (
     "reshard.conversion.options", "reshard.conversion.plan", "reshard.conversion.report", "reshard.deltas.declared_options",
     "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.identity.keys", "reshard.identity.leaf_tree",
     "reshard.inspection.checkpoint_info", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file",
-    "reshard.layout.read_layout", "reshard.maps.read_map", "reshard.options", "reshard.rules", "reshard.storage.buckets.doctor",
+    "reshard.layout.read_layout", "reshard.layout.shard_picture", "reshard.maps.read_map", "reshard.options", "reshard.rules", "reshard.storage.buckets.doctor",
     "reshard.storage.local.files", "reshard.storage.location", "reshard.storage.parts", "reshard.verification.reports",
     "reshard.version",
 )  # fmt: skip
@@ -46,7 +46,7 @@ PUBLIC_MODULES = (
     "reshard.formats.safetensors.slices", "reshard.formats.steps", "reshard.formats.tensorflow.files", "reshard.geometry.dtypes",
     "reshard.geometry.sizes", "reshard.identity.envelope", "reshard.identity.identity_file", "reshard.identity.leaf_tree",
     "reshard.identity.slice_proof", "reshard.inspection.checkpoint_info", "reshard.layout.bridges.from_keras", "reshard.layout.changes",
-    "reshard.layout.layout_text", "reshard.maps.read_map", "reshard.options", "reshard.planning.rules", "reshard.storage.location",
+    "reshard.layout.layout_text", "reshard.layout.shard_picture", "reshard.maps.read_map", "reshard.options", "reshard.planning.rules", "reshard.storage.location",
     "reshard.storage.targets", "reshard.streaming.tensor_stream", "reshard.verification.reports",
 )  # fmt: skip
 SERVER_ORDER = (

@@ -50,7 +50,7 @@ def delta(
     base_version: int | str | None = None,
     receiver: DeltaReceiver = "pull_weights",
     encoding: DeltaEncoding = "xor",
-    checksum: DeltaChecksum = "xxh3-128",
+    checksum: DeltaChecksum | None = None,
     file_bytes: int | str | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
@@ -75,7 +75,7 @@ def delta(
         receiver: ``"modelexpress"`` takes any name of the target's folder as the id of the version, has ``"xor"`` and ``"adler32"`` only,
             and refuses an index that lists more: tensors that no delta changes are not proved then.
         encoding: ``"xor"`` is smaller. Some receivers decompress ``"overwrite"`` faster; a tensor of 4 GiB or more is refused then.
-        checksum: of whole tensors.
+        checksum: of whole tensors; ``"xxh3-128"`` by default, ``"adler32"`` for ModelExpress.
         file_bytes: most bytes of payloads in one file; 1 GB by default, since receivers read each file whole.
         max_memory, workers, progress: as for ``diff``. A tensor larger than a quarter of the memory is made in parts, for which its source
             may be read again.
@@ -92,7 +92,7 @@ def delta(
     >>> delta("served/v6", "ckpt/2000", "published/weight_v000007", map="to_hf.yaml")  # doctest: +SKIP
     """
     from reshard.conversion.check_target import check_target
-    from reshard.deltas.declared_options import OPTIONS
+    from reshard.deltas.declared_options import OPTIONS, default_checksum
     from reshard.deltas.delta_request import DeltaRequest
     from reshard.deltas.make_delta import make_delta
     from reshard.formats.choose import choose_checkpoint
@@ -100,12 +100,12 @@ def delta(
     written = {
         "receiver": receiver,
         "encoding": encoding,
-        "checksum": checksum,
+        "checksum": default_checksum(receiver) if checksum is None else checksum,
         "file_bytes": file_bytes,
     }
     form = {name: OPTIONS[name].parse(name, value) for name, value in written.items()}
     if receiver == "modelexpress":
-        form["checksum"] = _checksum_for_modelexpress(form)
+        _check_for_modelexpress(form["encoding"], form["checksum"])
     limits = limits_of(max_memory, workers, old, new, target)
     rules: dict[str, Any] = {"select": select, "drop": drop, "rename": rename, "cast": cast}
     mapped: dict[str, Any] = {"map": map, "sizes": sizes, "reverse": reverse}
@@ -174,14 +174,12 @@ def _checked_version(version: Any) -> str | None:
     return None if version is None else str(version)
 
 
-def _checksum_for_modelexpress(form: Mapping[str, Any]) -> DeltaChecksum:
-    """The only checksum that this receiver takes; PlanError if another form was asked for."""
-    encoding, checksum = form["encoding"], form["checksum"]
-    if encoding != "xor" or checksum == "blake3":
+def _check_for_modelexpress(encoding: DeltaEncoding, checksum: DeltaChecksum) -> None:
+    """Raises PlanError for a form that this receiver does not read."""
+    if (encoding, checksum) != ("xor", "adler32"):
         raise PlanError(
             f"ModelExpress reads deltas of the encoding xor with checksums of adler32, but {encoding} and {checksum} were asked for; leave both out"
         )
-    return "adler32"
 
 
 @takes_options(Target)

@@ -34,8 +34,8 @@ OPTIONS: Mapping[str, Option] = {
         group=OUTPUT,
         choices=get_args(DeltaChecksum),
         metavar="|".join(get_args(DeltaChecksum)),
-        help="The checksum of each tensor. Only blake3 finds what somebody changed on purpose.",
-        description="Of each tensor. Only blake3 finds what somebody changed on purpose.",
+        help="The checksum of each tensor. Only blake3 finds what somebody changed on purpose. Default: xxh3-128, for modelexpress adler32.",
+        description="Of each tensor. Only blake3 finds what somebody changed on purpose. By default xxh3-128, for modelexpress adler32.",
     ),
     "file_bytes": Option(
         kind="size",
@@ -47,3 +47,8 @@ OPTIONS: Mapping[str, Option] = {
         description="Most bytes of payloads in one file; 1 GB by default.",
     ),
 }
+
+
+def default_checksum(receiver: DeltaReceiver) -> DeltaChecksum:
+    """The checksum of a delta for which none was chosen; ModelExpress reads one only."""
+    return "adler32" if receiver == "modelexpress" else "xxh3-128"

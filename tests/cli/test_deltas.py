@@ -85,6 +85,10 @@ def test_usage(versions: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert run(["delta", str(versions / "v0"), str(versions / "v1"), str(versions / "weight_v000003"), "--base-version", "3"]) == 1  # fmt: skip
     assert "give another base version, or name the target by a later version" in capsys.readouterr().err  # fmt: skip
+    words = ["--for", "modelexpress", "--checksum", "xxh3-128"]
+    assert run(["delta", str(versions / "v0"), str(versions / "v1"), str(versions / "v2"), *words]) == 1  # fmt: skip
+    assert "reads deltas of the encoding xor with checksums of adler32, but xor and xxh3-128 were asked for; leave both out" in " ".join(capsys.readouterr().err.split())  # fmt: skip
+    assert not (versions / "v2").exists()
 
 
 def test_verify_takes_what_a_shell_makes_of_a_pattern(

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.cli.picture import Frame, PictureSplit, draw, draw_mesh, holders
+from reshard.cli.picture import Frame, draw, draw_mesh
 from reshard.geometry.grid import Grid
 from reshard.layout.axes import Axis
 from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.shard_picture import ShardPicture
 from reshard.layout.tensor_layout import TensorLayout, device_boxes
 from tests.cli.specimens import SERVED, TRAINED
 
@@ -19,7 +20,7 @@ def picture(
     shape: tuple[int, ...], axes: tuple[Axis, ...], mesh: DeviceMesh, frame: Frame
 ) -> list[str]:
     layout = TensorLayout(axes, mesh)
-    return [line.plain for line in draw(PictureSplit(layout.grid(shape), layout), frame)]
+    return [line.plain for line in draw(ShardPicture(layout.grid(shape).parts, layout), frame)]
 
 
 def test_rows_and_columns() -> None:
@@ -82,14 +83,13 @@ def test_three_split_dimensions_fold_into_rows() -> None:
 
 
 def test_uneven_parts_are_numbered() -> None:
-    split = PictureSplit(Grid((10,), ((0, 4, 7, 10),)))
-    assert draw(split, Frame(19, 1))[1].plain == "│  0  │  1  │  2  │"
+    parts = Grid((10,), ((0, 4, 7, 10),)).parts
+    assert draw(ShardPicture(parts), Frame(19, 1))[1].plain == "│  0  │  1  │  2  │"
 
 
 def test_nothing_to_draw() -> None:
-    assert [line.plain for line in draw(PictureSplit(Grid.whole((0, 4))), Frame(20, 7))] == [
-        "(empty)"
-    ]
+    empty = ShardPicture(Grid.whole((0, 4)).parts)
+    assert [line.plain for line in draw(empty, Frame(20, 7))] == ["(empty)"]
 
 
 def test_a_mesh_is_its_own_picture() -> None:
@@ -100,7 +100,7 @@ def test_a_mesh_is_its_own_picture() -> None:
 
 def test_devices_have_different_colours() -> None:
     layout = TensorLayout(("model",), SERVED)
-    spans = draw(PictureSplit(layout.grid((8,)), layout), Frame(33, 1))[1].spans
+    spans = draw(ShardPicture((8,), layout), Frame(33, 1))[1].spans
     colours = [str(span.style) for span in spans if "on" in str(span.style)]
     assert len(set(colours)) == len(colours) == 8
 
@@ -121,11 +121,18 @@ def test_holders_are_those_that_the_layout_says(
     shape = (math.prod(sizes), math.prod(sizes))
     boxes = device_boxes(layout, shape)
     grid = layout.grid(shape)
-    for index in itertools.islice(grid.indices(), 30):
+    picture = ShardPicture(grid.parts, layout)
+    assert picture.coordinate(mesh.size - 1) == {
+        "x": sizes[0] - 1,
+        "y": sizes[1] - 1,
+        "z": sizes[2] - 1,
+    }
+    for number, index in enumerate(itertools.islice(grid.indices(), 30)):
         expected = [d for d, box in enumerate(boxes) if box == grid.box(index)]
-        found = holders(layout, mesh, index)
+        found = picture.holders(index)
         assert list(found.first) == expected[:4]
         assert (found.last, found.count) == (expected[-1], len(expected))
+        assert {picture.shard(device) for device in expected} == {number}
 
 
 @given(
@@ -134,8 +141,7 @@ def test_holders_are_those_that_the_layout_says(
     st.integers(1, 15),
 )
 def test_pictures_are_rectangles(parts: list[int], width: int, height: int) -> None:
-    grid = Grid.regular(parts, [1] * len(parts))
-    lines = draw(PictureSplit(grid), Frame(width, height))
+    lines = draw(ShardPicture(tuple(parts)), Frame(width, height))
     assert len({line.cell_len for line in lines}) == 1
     assert len(lines) <= max(height + 2, 17) + 1
 

@@ -34,3 +34,6 @@ def test_the_help_has_the_words(
     assert "--for" in shown and "pull_weights|modelexpress" in shown
     assert "xor|overwrite" in shown
     assert "xxh3-128|blake3|adler32" in shown
+    assert "Default: xxh3-128, for modelexpress adler32." in " ".join(
+        shown.replace("│", " ").split()
+    )

@@ -252,7 +252,9 @@ def test_a_tensor_whose_positions_would_wrap_is_refused(tmp_path: Path) -> None:
         ({"base_version": "v6"}, "the base of the version 000007 should be an earlier one, from 0, but is v6; give another base version, or name the target by a later version"),
         ({"base_version": 6.0}, "base_version is 6.0; expected the number of a version, from 0, or its id; leave it out for the default"),
         ({"receiver": "vllm"}, "receiver is 'vllm'; expected one of 'pull_weights', 'modelexpress'"),
-        ({"receiver": "modelexpress", "encoding": "overwrite"}, "ModelExpress reads deltas of the encoding xor with checksums of adler32, but overwrite and xxh3-128 were asked for; leave both out"),
+        ({"receiver": "modelexpress", "encoding": "overwrite"}, "ModelExpress reads deltas of the encoding xor with checksums of adler32, but overwrite and adler32 were asked for; leave both out"),
+        ({"receiver": "modelexpress", "checksum": "xxh3-128"}, "ModelExpress reads deltas of the encoding xor with checksums of adler32, but xor and xxh3-128 were asked for; leave both out"),
+        ({"receiver": "modelexpress", "checksum": "blake3"}, "ModelExpress reads deltas of the encoding xor with checksums of adler32, but xor and blake3 were asked for; leave both out"),
         ({"file_bytes": 0}, "file_bytes is 0; expected a whole number of at least 1 (bytes, such as 1GiB), or leave it out for the default"),
     ],
 )  # fmt: skip

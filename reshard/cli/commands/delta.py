@@ -94,7 +94,7 @@ def delta(
     receiver: Annotated[reshard.DeltaReceiver, declared("receiver", OPTIONS)] = "pull_weights",
     base_version: BaseVersion = None,
     encoding: Annotated[reshard.DeltaEncoding, declared("encoding", OPTIONS)] = "xor",
-    checksum: Annotated[reshard.DeltaChecksum, declared("checksum", OPTIONS)] = "xxh3-128",
+    checksum: Annotated[reshard.DeltaChecksum | None, declared("checksum", OPTIONS)] = None,
     file_bytes: Annotated[int | None, declared("file_bytes", OPTIONS)] = None,
     max_memory: MaxMemory = None,
     workers: Workers = None,

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from reshard import DeviceMesh, LayoutPreview, TensorPreview, TensorSpec
+from reshard import DeviceMesh, Grid, LayoutPreview, TensorPreview, TensorSpec
 from reshard.cli.console import UNLIMITED, show
-from reshard.cli.picture import MOST_ROWS, Frame, PictureSplit, draw, draw_mesh
+from reshard.cli.picture import MOST_ROWS, Frame, draw, draw_mesh
 from reshard.cli.tables import cap_note, names_text, warning
 from reshard.cli.text import (
     count_text,
@@ -24,6 +24,7 @@ from reshard.cli.text import (
     some_text,
 )
 from reshard.geometry.sizes import format_bytes
+from reshard.layout.shard_picture import ShardPicture
 
 MOST_KINDS = 8
 MOST_DRAWN_DEVICES = 64
@@ -64,9 +65,9 @@ def _show_as_it_is(console: Console, tensors: Sequence[TensorPreview], show_all:
         show(console, Text("mesh: not recorded"))
     cut = [t for t in tensors if not _is_whole(t)]
     _show_kinds(console, cut, show_all, is_changed=False)
-    recorded = [t for t in tensors if _is_whole(t) and _source_split(t) is not None]
+    recorded = [t for t in tensors if _is_whole(t) and t.source_mesh is not None]
     _show_listed(console, "whole on every device", recorded)
-    unknown = [t for t in tensors if _source_split(t) is None]
+    unknown = [t for t in tensors if t.source_mesh is None]
     _show_listed(console, "no layout recorded", unknown)
 
 
@@ -82,22 +83,9 @@ def _show_kinds(
         show(console, Text(note, style="dim"))
 
 
-def _source_split(tensor: TensorPreview) -> PictureSplit | None:
-    """The split of the source; None if it was not recorded."""
-    layout = tensor.source_spec.layout
-    if layout is None or layout.device_mesh is None:
-        return None
-    return PictureSplit(layout.grid(tensor.source_spec.shape, tensor.source_spec.name), layout)
-
-
-def _target_split(tensor: TensorPreview) -> PictureSplit:
-    return PictureSplit(tensor.slices, tensor.target_spec.layout)
-
-
 def _is_whole(tensor: TensorPreview) -> bool:
     """True if it is cut on neither side, as far as it is known."""
-    source = _source_split(tensor)
-    return tensor.slices.count <= 1 and (source is None or source.grid.count <= 1)
+    return bool(tensor.slices.count <= 1 and tensor.source_spec.slices.count <= 1)
 
 
 def _show_listed(console: Console, title: str, tensors: Sequence[TensorPreview]) -> None:
@@ -122,7 +110,12 @@ def _kinds(tensors: Sequence[TensorPreview]) -> dict[object, list[TensorPreview]
     """Tensors of one shape that are cut alike on both sides."""
     kinds: dict[object, list[TensorPreview]] = {}
     for tensor in tensors:
-        key = (tensor.source_spec.shape, tensor.source_spec.layout, _target_split(tensor))
+        key = (
+            tensor.source_spec.shape,
+            tensor.source_spec.layout,
+            tensor.slices,
+            tensor.target_spec.layout,
+        )
         kinds.setdefault(key, []).append(tensor)
     return kinds
 
@@ -173,19 +166,17 @@ def _show_kind(console: Console, kind: Sequence[TensorPreview], is_changed: bool
 
 def _lines(tensor: TensorPreview) -> int:
     """Height within the frame, the same on both sides."""
-    splits = [s for s in (_source_split(tensor), _target_split(tensor)) if s is not None]
-    most = max(2 * min(split.rows, MOST_ROWS) - 1 for split in splits)
+    grids = (tensor.source_spec.slices, tensor.slices)
+    most = max(2 * min(ShardPicture(grid.parts).rows, MOST_ROWS) - 1 for grid in grids)
     return max(most, LINES_1D if len(tensor.source_spec.shape) < 2 else LINES_ND)
 
 
 def _source_lines(tensor: TensorPreview, frame: Frame, side: str = "") -> Iterator[Text]:
-    split = _source_split(tensor)
-    if split is None:
+    if tensor.source_mesh is None:
         yield Text("source: the layout was not recorded")
         return
-    yield Text(f"{side}{layout_text(split.layout)}")
-    yield Text(_shards_text(tensor.source_spec, split))
-    yield from draw(split, frame)
+    yield Text(f"{side}{layout_text(tensor.source_spec.layout)}")
+    yield from _side_lines(tensor.source_spec, tensor.source_spec.slices, frame)
 
 
 def _target_lines(tensor: TensorPreview, frame: Frame) -> Iterator[Text]:
@@ -193,20 +184,23 @@ def _target_lines(tensor: TensorPreview, frame: Frame) -> Iterator[Text]:
         yield Text(f"target {layout_text(tensor.target_spec.layout)}")
     else:
         yield Text(f"target {partition_text(tensor.partition)}")
-    split = _target_split(tensor)
-    yield Text(_shards_text(tensor.target_spec, split))
-    yield from draw(split, frame)
+    yield from _side_lines(tensor.target_spec, tensor.slices, frame)
 
 
-def _shards_text(spec: TensorSpec, split: PictureSplit) -> str:
-    """The number and size of shards, and the number of devices of each."""
-    if not split.grid.count:
-        return "no elements"
-    nbytes = math.prod(split.grid.largest) * spec.itemsize
-    each = " each" if split.grid.count > 1 else ""
-    copies = split.holders((0,) * len(split.grid.parts)).count
-    held = ", numbered" if split.layout is None else f", {copies:,} replicas" if copies > 1 else ""
-    return f"{parts_text(split.grid)}, {format_bytes(nbytes)}{each}{held}"
+def _side_lines(spec: TensorSpec, grid: Grid, frame: Frame) -> Iterator[Text]:
+    """The number and size of shards and the number of devices of each, then the picture."""
+    picture = ShardPicture(grid.parts, spec.layout)
+    if grid.count:
+        nbytes = math.prod(grid.largest) * spec.itemsize
+        each = " each" if grid.count > 1 else ""
+        copies = picture.holders((0,) * len(grid.parts)).count
+        held = (
+            ", numbered" if spec.layout is None else f", {copies:,} replicas" if copies > 1 else ""
+        )
+        yield Text(f"{parts_text(grid)}, {format_bytes(nbytes)}{each}{held}")
+    else:
+        yield Text("no elements")
+    yield from draw(picture, frame)
 
 
 def _frame(console: Console, lines: int) -> Frame:

@@ -1,25 +1,152 @@
-"""A plan for a page: requested from the library, and drawn."""
+"""A plan for a page: requested from the library, and drawn.
+
+Each device of a mesh is a box whose colours show the source shards of its bytes. The last axis of the mesh runs across, all others run
+down; long rows are broken::
+
+    source, mesh (data=2, model=2)         target, mesh (model=4)
+    ┌─ 0 ─┬─ 1 ─┐                          ┌─ 0 ─┬─ 1 ─┬─ 2 ─┬─ 3 ─┐
+    │  0  │  1  │   each holds a shard     │0│ 2 │0│ 2 │1│ 3 │1│ 3 │   half from each of two
+    ├─ 2 ─┼─ 3 ─┤                          └─────┴─────┴─────┴─────┘
+    │  2  │  3  │
+    └─────┴─────┘
+
+A tensor that is split without a mesh has a box for each shard.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from anyio.to_thread import run_sync
 from fastapi import Request
 
+from reshard import DeviceMesh, TensorLayout
 from reshard.geometry.sizes import format_bytes
+from reshard.layout.shard_picture import ShardPicture
 from reshard_server.api.answers import answer_to
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored.kinds import KINDS, content_then
 from reshard_server.jobs.check_request import for_field
-from reshard_server.pages.mesh_picture import MeshPicture, source_picture, target_picture
 from reshard_server.resources import questions
 from reshard_server.schemas.conversion import Conversion, PlanRequest, TargetRequest
 from reshard_server.services import Services
+
+MOST_DEVICES = 128
+"""Limit of the boxes of one mesh, and of the rows of its table."""
+
+MOST_PARTS = 16
+"""Limit of the source shards that are listed for one device."""
+
+MOST_COLUMNS = 16
+WIDTH, HEIGHT, GAP, EDGE = 72, 44, 6, 4
+SMALL_WIDTH = 34
+COLOURS = 8
+LETTERS_WIDTH = 15
+"""Narrower segments have no number; the box's title and the table have it."""
+
+Share = tuple[int, float]
+"""A source shard, and the part of the bytes that comes from it."""
+
+
+class BoxPart(NamedTuple):
+    """A coloured part of a box."""
+
+    x: float
+    width: float
+    colour: str
+    label: str
+
+
+class Device(NamedTuple):
+    """One device, or one shard if there is no mesh.
+
+    Attributes:
+        shard: its shard; shards are numbered row by row.
+        place: its coordinates on the mesh.
+        origin: the source of its bytes, as text.
+    """
+
+    number: int
+    shard: int
+    place: str
+    origin: str
+    x: float
+    y: float
+    width: float
+    pieces: tuple[BoxPart, ...]
+
+
+class MeshPicture(NamedTuple):
+    """The picture of a plan's source or target.
+
+    Attributes:
+        total: the number of devices, including those that are not drawn.
+        is_mesh: True if the boxes are devices of a mesh, False for shards.
+    """
+
+    devices: tuple[Device, ...]
+    total: int
+    is_mesh: bool
+    width: float
+    height: float
+
+
+def drawn_side(tensor: Mapping[str, Any], side: Literal["source", "target"]) -> MeshPicture:
+    """Each device of one side with its shard; of the target with the source of its bytes, if the plan has shares."""
+    is_source, axes, mesh = side == "source", tensor[f"{side}_axes"], tensor[f"{side}_mesh"]
+    is_mesh = mesh is not None and axes is not None and (is_source or not tensor["partition"])
+    layout = TensorLayout(axes, DeviceMesh(mesh["shape"], mesh["axes"])) if is_mesh else None
+    picture = ShardPicture(tuple(tensor[f"{side}_parts"]), layout)
+    shares: dict[int, list[Share]] = {}
+    for target, source, share in tensor["shares"] or ():
+        shares.setdefault(target, []).append((source, share))
+    total = math.prod(picture.mesh_shape)
+    columns = max(1, min(*picture.mesh_shape[-1:], MOST_COLUMNS))
+    width = WIDTH if columns <= 8 else SMALL_WIDTH
+    devices = []
+    for number in range(min(total, MOST_DEVICES)):
+        shard = picture.shard(number)
+        held = [(shard, 1.0)] if is_source else shares.get(shard, [])
+        place = ", ".join(f"{name}={at}" for name, at in picture.coordinate(number).items())
+        origin = f"shard {shard}" if is_source else origin_text(held)
+        x, y = EDGE + number % columns * (width + GAP), EDGE + number // columns * (HEIGHT + GAP)
+        devices.append(Device(number, shard, place, origin, x, y, width, _pieces(held, x, width)))
+    height = max(0, -(-len(devices) // columns) * (HEIGHT + GAP) - GAP)
+    across = 2 * EDGE + columns * (width + GAP) - GAP
+    return MeshPicture(tuple(devices), total, is_mesh, across, 2 * EDGE + height)
+
+
+def _pieces(held: list[Share], x: float, wide: float) -> tuple[BoxPart, ...]:
+    found = []
+    for source, share in held:
+        width = share * wide
+        label = str(source) if width >= max(LETTERS_WIDTH, 7 * len(str(source)) + 2) else ""
+        found.append(BoxPart(round(x, 2), round(width, 2), f"c{source % COLOURS}", label))
+        x += width
+    return tuple(found)
+
+
+def origin_text(held: Sequence[Share]) -> str:
+    """``50 % of shard 0, 50 % of shard 2``: the source of a device's bytes."""
+    if not held:
+        return "unknown"
+    parts = [f"{percent_text(share)} from shard {source}" for source, share in held[:MOST_PARTS]]
+    rest = len(held) - len(parts)
+    return ", ".join(parts) + (f" and {rest:,} more" if rest else "")
+
+
+def percent_text(share: float) -> str:
+    """``50 %``, ``0.2 %``."""
+    percent = 100 * share
+    return (
+        f"{percent:.0f} %"
+        if percent >= 1 and abs(percent - round(percent)) < 0.05
+        else f"{percent:.2g} %"
+    )
 
 
 def resplit_text(plan: Mapping[str, Any]) -> str:
@@ -99,7 +226,7 @@ class DrawnPlan:
     def reads(self) -> str:
         """A sentence about the places from which the target's devices read the chosen tensor."""
         target = self.target
-        return "" if target is None else reads_text(self.chosen, target.count, target.is_mesh)
+        return "" if target is None else reads_text(self.chosen, target.total, target.is_mesh)
 
 
 async def planned(
@@ -114,7 +241,7 @@ async def planned(
     if chosen is None:
         return DrawnPlan(plan, None, None)
     is_requested = tensor == chosen["target"]
-    return DrawnPlan(plan, source_picture(chosen), target_picture(chosen), is_requested)
+    return DrawnPlan(plan, drawn_side(chosen, "source"), drawn_side(chosen, "target"), is_requested)
 
 
 def plan_of(serving: Services, conversion: Conversion, requested: TargetRequest) -> PlanRequest:

@@ -22,6 +22,7 @@ from reshard import DeltaChecksum, DeltaEncoding, DeltaReceiver, Stage, Target
 from reshard.conversion.declared_options import OPTIONS
 from reshard.conversion.options import LIBRARY_NAMES
 from reshard.deltas.declared_options import OPTIONS as OF_DELTAS
+from reshard.deltas.declared_options import default_checksum
 from reshard.options import Option
 from reshard_server.schemas.base import (
     Answer,
@@ -111,7 +112,7 @@ class DeltaForm(RequestDocument):
     """The form of the payloads of a delta."""
 
     encoding: DeltaEncoding = Field("xor", description=OF_DELTAS["encoding"].description)
-    checksum: DeltaChecksum = Field("xxh3-128", description=OF_DELTAS["checksum"].description)
+    checksum: DeltaChecksum | None = Field(None, description=OF_DELTAS["checksum"].description)
     file_bytes: Size | None = Field(None, description=OF_DELTAS["file_bytes"].description)
 
 
@@ -234,6 +235,11 @@ class OneDelta(CheckpointChoice, UnlistedChoice, DeltaForm, JobOptions, TensorRu
     def source(self) -> str:
         """The step that is published, by which listings find the job."""
         return self.new
+
+    @property
+    def made_checksum(self) -> DeltaChecksum:
+        """The checksum that was chosen, else the receiver's."""
+        return self.checksum or default_checksum(self.receiver)
 
 
 def library_options(members: Mapping[str, Any]) -> dict[str, Any]:

@@ -355,6 +355,13 @@ def test_a_delta_waits_and_ends(served: Served, ann: Browser) -> None:
     )
 
 
+def test_a_delta_shows_the_checksum_that_it_gets(served: Served, ann: Browser) -> None:
+    named = {**DELTA, "target": "data/published/v7", "receiver": "modelexpress", "base_version": "v6"}  # fmt: skip
+    for request, shown in ((DELTA, "xor, xxh3-128"), (named, "xor, adler32"), ({**DELTA, "checksum": "blake3"}, "xor, blake3")):  # fmt: skip
+        made = served.ask("POST", "/v1/deltas", json=request).json()
+        assert f"Payloads {shown} " in ann.go(f"/conversions/{made['id']}").text
+
+
 def test_a_delta_has_no_plan(served: Served, ann: Browser) -> None:
     made = served.ask("POST", "/v1/deltas", json=DELTA).json()
     page = ann.go(f"/conversions/{made['id']}/plan")

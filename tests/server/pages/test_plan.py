@@ -9,49 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from reshard_server.pages import plan_pictures as plan_wording
-from reshard_server.pages.mesh_picture import (
-    MOST_DEVICES,
-    TensorSide,
-    origin_text,
-    percent_text,
-    source_picture,
-    target_picture,
-)
+from reshard_server.pages.plan_pictures import MOST_DEVICES, drawn_side, origin_text, percent_text
 
 import reshard
-from reshard.cli.picture import holders
 from reshard.layout.device_mesh import DeviceMesh
-from reshard.layout.tensor_layout import TensorLayout
 from tests.server.pages.browser import Browser
 from tests.server.served import Served
-
-
-@pytest.mark.parametrize(
-    ("shape", "names", "axes", "parts"),
-    [
-        ((8,), ("x",), (None, "x"), (1, 8)),
-        ((4, 2), ("data", "model"), (("data", "model"), None), (8, 1)),
-        ((4, 2), ("data", "model"), (("model", "data"), None), (8, 1)),
-        ((2, 3), ("data", "model"), ("model", "data"), (3, 2)),
-        ((2, 3), ("data", "model"), (None, "model"), (1, 3)),
-        ((2, 2, 2), ("a", "b", "c"), ("c", ("a",)), (2, 2)),
-        ((2, 2), ("a", "b"), (), ()),
-    ],
-)  # fmt: skip
-def test_devices_hold_what_the_layout_says(
-    shape: tuple[int, ...], names: tuple[str, ...], axes: tuple[Any, ...], parts: tuple[int, ...]
-) -> None:
-    mesh = DeviceMesh(shape, names)
-    end = TensorSide({"axes": names, "shape": shape}, axes, parts)
-    layout = TensorLayout(axes, mesh)
-    seen = 0
-    for number, index in enumerate(np.ndindex(parts)):
-        found = holders(layout, mesh, index)
-        assert found.count <= 4
-        assert [d for d in range(mesh.size) if end.shard(d) == number] == list(found.first)
-        seen += found.count
-    assert seen == mesh.size
-    assert end.place(mesh.size - 1) == {n: s - 1 for n, s in zip(names, shape, strict=True)}
 
 
 def tensor(devices: int) -> dict[str, Any]:
@@ -65,33 +28,33 @@ def tensor(devices: int) -> dict[str, Any]:
 
 
 def test_a_box_is_filled_by_where_its_bytes_lay() -> None:
-    found = target_picture(tensor(2)).devices[1]
+    found = drawn_side(tensor(2), "target").devices[1]
     assert (found.number, found.shard, found.place) == (1, 1, "x=1")
     assert found.origin == "50 % from shard 0, 50 % from shard 1"
     assert [(p.colour, p.label) for p in found.pieces] == [("c0", "0"), ("c1", "1")]
     assert found.pieces[0].x == found.x
     assert sum(p.width for p in found.pieces) == found.width
-    source = source_picture(tensor(2)).devices[1]
+    source = drawn_side(tensor(2), "source").devices[1]
     assert (source.origin, [p.label for p in source.pieces]) == ("shard 1", ["1"])
 
 
 def test_a_large_mesh_is_cut() -> None:
-    found = target_picture({**tensor(3), "target_mesh": {"axes": ["x"], "shape": [4096]}})
-    assert (len(found.devices), found.count, found.is_cut) == (MOST_DEVICES, 4096, True)
+    found = drawn_side({**tensor(3), "target_mesh": {"axes": ["x"], "shape": [4096]}}, "target")
+    assert (len(found.devices), found.total) == (MOST_DEVICES, 4096)
     assert found.width < 700
-    small = target_picture(tensor(64))
-    assert not small.is_cut
+    small = drawn_side(tensor(64), "target")
+    assert len(small.devices) == small.total == 64
     assert all(p.label == "" for d in small.devices for p in d.pieces)
     assert small.devices[0].origin.endswith("from shard 15 and 48 more")
 
 
 def test_without_a_mesh_there_is_a_box_for_each_shard() -> None:
     split = {**tensor(2), "partition": {"strategy": "fixed_shards", "fixed_shards": 6, "axis": 0}}
-    found = target_picture({**split, "target_parts": [6, 1], "shares": None})
-    assert (found.is_mesh, found.count) == (False, 6)
+    found = drawn_side({**split, "target_parts": [6, 1], "shares": None}, "target")
+    assert (found.is_mesh, found.total) == (False, 6)
     assert found.devices[5].origin == "unknown"
-    whole = source_picture({**tensor(2), "source_axes": None, "source_parts": [1, 1]})
-    assert (whole.is_mesh, whole.count) == (False, 1)
+    whole = drawn_side({**tensor(2), "source_axes": None, "source_parts": [1, 1]}, "source")
+    assert (whole.is_mesh, whole.total) == (False, 1)
 
 
 def test_shares_in_words() -> None:
