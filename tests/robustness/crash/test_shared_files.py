@@ -19,7 +19,7 @@ from tests.robustness.crash.interrupted import journal_of, journal_tasks, other_
 from tests.robustness.crash.killing import Point, run_killed
 from tests.robustness.faults.cases import only
 
-WRITER = "reshard.formats.carry_out"
+WRITER = "reshard.storage.location"
 PREPARE = "reshard.conversion.resumed:prepare_files"
 ALL_DONE = Point("reshard.conversion.finish:check_sources", "after")
 EXCHANGED = Point("reshard.storage.local.publishing:_rename", "after")
