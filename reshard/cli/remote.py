@@ -16,18 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 from msgspec import Struct
 
-from reshard import (
-    CheckpointInfo,
-    ConversionPlan,
-    DeltaReport,
-    MultiConversionPlan,
-    MultiReport,
-    Verification,
-    VersionInfo,
-)
 from reshard.cli.console import say
 from reshard.cli.failures import Detached, Stopped
-from reshard.cli.options import Misuse, step_of, unlisted_option
+from reshard.cli.options import Misuse
 from reshard.errors import MissingError, MissingPackageError, ReshardError
 from reshard.identity.keys import public_text
 from reshard.identity.leaf_tree import is_root
@@ -41,6 +32,15 @@ if TYPE_CHECKING:
     from reshard_server.client import Client
     from reshard_server.client.handle import DeltaHandle, JobHandle
 
+    from reshard import (
+        CheckpointInfo,
+        ConversionPlan,
+        DeltaReport,
+        MultiConversionPlan,
+        MultiReport,
+        Verification,
+        VersionInfo,
+    )
     from reshard.cli.progress import Watcher
     from reshard.cli.target_options import NamedTarget
 
@@ -148,12 +148,6 @@ def lets_a_server(asked: Asked, mend: str) -> str:
     return f", but --server lets a server do the work; {mend}, or leave --server out"
 
 
-def choice_there(step: str | None, item: str | None, unlisted: str) -> dict[str, Any]:
-    """--step, --item and --unlisted in the form of a request to a server; those at their defaults are left out."""
-    asked = {"step": step_of(step), "item": item, **unlisted_option(unlisted)}
-    return {name: value for name, value in asked.items() if value is not None}
-
-
 def is_stored_name(given: str) -> bool:
     """True if a layout or a map is no file of this host and does not look like one: then the server may store it."""
     return not (Path(given).exists() or Path(given).suffix or "/" in given)
@@ -171,6 +165,8 @@ def convert_there(
 
     A signal raises Detached, which says how to look at the conversion; the server continues it.
     """
+    from reshard.conversion.report import MultiReport
+
     with connected(asked) as client:
         handle = client.convert(**request)
         reports = tuple(_awaited(asked, handle, progress))

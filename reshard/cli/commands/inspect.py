@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import reshard
-from reshard.cli.options import (
-    Item,
-    Json,
-    ShowAll,
-    Source,
-    Step,
-    Unlisted,
-    examples,
-    source_of,
-)
-from reshard.cli.remote import Asked, AskedServer, TokenFile, asked_server, choice_there
+from reshard.cli.console import print_all, print_answer
+from reshard.cli.groups import Chosen
+from reshard.cli.options import Json, ShowAll, Source, examples
+from reshard.cli.remote import Asked, AskedServer, TokenFile, asked_server
 
 EXAMPLES = examples(
     "reshard inspect ckpt/1000",
@@ -25,9 +18,8 @@ EXAMPLES = examples(
 
 def inspect(
     src: Source,
-    step: Step = None,
-    item: Item = None,
-    unlisted: Unlisted = "leave",
+    *,
+    chosen: Chosen,
     server: AskedServer = None,
     token_file: TokenFile = None,
     show_all: ShowAll = False,
@@ -40,14 +32,12 @@ def inspect(
 
     Reads metadata only. Tensors that differ in numbers only (layers/0, layers/1, …) share a row.
     """
-    from reshard.cli.console import print_answer
-
     asked = asked_server(server, token_file)
-    source = src if asked is not None else source_of(src, step, item)
-    choice = choice_there(step, item, unlisted)
+    source = src if asked is not None else chosen.of(src)
+    choice = chosen.there()
     try:
         if asked is None:
-            found = reshard.inspect(source, unlisted=unlisted)
+            found = reshard.inspect(source, unlisted=chosen.unlisted)
         else:
             from reshard.cli.remote import inspect_there
 
@@ -60,7 +50,6 @@ def inspect(
     if as_json:
         print_answer("inspect", found)
         return
-    from reshard.cli.console import print_all
     from reshard.cli.tables import most_rows
     from reshard.cli.views.inspection import inspection_view
 
@@ -79,11 +68,8 @@ def _showed_versions(source: str, asked: Asked | None, as_json: bool, show_all: 
     except reshard.NotACheckpointError:
         return False
     if as_json:
-        from reshard.cli.console import print_answer
-
         print_answer("inspect", uri=source, versions=versions)
         return True
-    from reshard.cli.console import print_all
     from reshard.cli.views.versions import versions_view
 
     print_all(versions_view(versions, show_all))
