@@ -33,13 +33,8 @@ if TYPE_CHECKING:
     from reshard_server.client.handle import DeltaHandle, JobHandle
 
     from reshard import (
-        CheckpointInfo,
-        ConversionPlan,
         DeltaReport,
-        MultiConversionPlan,
         MultiReport,
-        Verification,
-        VersionInfo,
     )
     from reshard.cli.progress import Watcher
     from reshard.cli.target_options import NamedTarget
@@ -187,34 +182,6 @@ def _awaited(asked: Asked, handle: JobHandle[R], progress: Watcher | None) -> li
         return handle.wait(progress=progress or False)
     except (Stopped, KeyboardInterrupt) as stop:
         raise _detached(asked, handle, stop) from None
-
-
-def inspect_there(asked: Asked, checkpoint: str, choice: Mapping[str, Any]) -> CheckpointInfo:
-    """The content of a checkpoint on the server; ``choice`` has its step, item and unlisted files."""
-    with connected(asked) as client:
-        return client.checkpoints.inspect(checkpoint, **choice)
-
-
-def versions_there(asked: Asked, checkpoint: str) -> tuple[VersionInfo, ...]:
-    """The versions in a folder on the server, or the one delta that it is."""
-    with connected(asked) as client:
-        return client.checkpoints.versions(checkpoint)
-
-
-def plan_there(
-    asked: Asked, source: str, goals: Mapping[str, Any], options: Mapping[str, Any]
-) -> ConversionPlan | MultiConversionPlan:
-    """The plan of a conversion on the server; ``goals`` are those of ``goals_there``."""
-    with connected(asked) as client:
-        if "targets" in goals:
-            return client.plans.create_several(source, goals["targets"], **options)
-        return client.plans.create(source, **goals, **options)
-
-
-def verify_there(asked: Asked, a: str, b: str | None, options: Mapping[str, Any]) -> Verification:
-    """The comparison of a checkpoint on the server with another one, or with its record."""
-    with connected(asked) as client:
-        return client.checkpoints.verify(a, b, **options)
 
 
 def identity_there(

@@ -10,7 +10,7 @@ import reshard
 from reshard.cli.console import print_all
 from reshard.cli.groups import Chosen, Output, Resources
 from reshard.cli.options import Misuse, Unlisted, examples
-from reshard.cli.remote import ApplyServer, TokenFile, asked_server
+from reshard.cli.remote import ApplyServer, TokenFile, asked_server, convert_there, goals_there
 from reshard.cli.target_options import (
     Base,
     DeltasAndTarget,
@@ -67,8 +67,6 @@ def apply(
                 base, folders, dst, layout=layout, mesh=mesh, unlisted=unlisted, progress=progress, **limits, **library_options(options)
             )  # fmt: skip
         else:
-            from reshard.cli.remote import convert_there, goals_there
-
             goal = goals_there([NamedTarget(dst, layout, mesh)], options)
             choice = Chosen(unlisted=unlisted).there()
             request = {"source": base, "deltas": folders, **choice, **limits, **goal}

@@ -12,7 +12,7 @@ import reshard
 from reshard.cli.console import print_all
 from reshard.cli.groups import Chosen, Output, Resources
 from reshard.cli.options import Misuse, Part, Ray, Source, examples, ray_cluster, usage
-from reshard.cli.remote import Server, TokenFile, asked_server
+from reshard.cli.remote import Server, TokenFile, asked_server, convert_there, goals_there
 from reshard.cli.target_options import (
     RULES,
     NamedTarget,
@@ -122,8 +122,6 @@ def convert(
                     {**here, **executor, "progress": loading(progress, _REPORT)},
                 )
         else:
-            from reshard.cli.remote import convert_there, goals_there
-
             request = {"source": src, **where, **limits, **goals_there(targets, options)}
             made = convert_there(asked, request, progress)
     warnings = (text for report in made.reports for text in report.warnings)

@@ -11,7 +11,14 @@ import reshard
 from reshard.cli.console import print_all
 from reshard.cli.groups import Chosen, Output, Resources
 from reshard.cli.options import examples
-from reshard.cli.remote import DeltaServer, TokenFile, asked_server
+from reshard.cli.remote import (
+    DeltaServer,
+    TokenFile,
+    asked_server,
+    delta_there,
+    layout_there,
+    map_there,
+)
 from reshard.cli.target_options import Changes, check_words, declared
 from reshard.deltas.declared_options import OPTIONS
 from reshard.options import CHANGES
@@ -105,11 +112,8 @@ def delta(
             here = {**form, **rules, "layout": layout, **chosen.option}
             report = reshard.delta(old, chosen.of(new), dst, **here, progress=progress)
         else:
-            from reshard.cli.remote import delta_there, layout_there, map_there
-
-            rules |= map_there(changes.map) | (
-                {} if layout is None else {"layout": layout_there(layout)}
-            )
+            rules |= map_there(changes.map)
+            rules |= {} if layout is None else {"layout": layout_there(layout)}
             request = {"old": old, "new": new, "target": dst, **chosen.there(), **form, **rules}
             report = delta_there(asked, request, progress)
     if not output.is_told("delta", report, report.warnings):

@@ -6,7 +6,7 @@ import reshard
 from reshard.cli.console import print_all, print_answer
 from reshard.cli.groups import Chosen
 from reshard.cli.options import Json, ShowAll, Source, examples
-from reshard.cli.remote import Asked, AskedServer, TokenFile, asked_server
+from reshard.cli.remote import Asked, AskedServer, TokenFile, asked_server, connected
 
 EXAMPLES = examples(
     "reshard inspect ckpt/1000",
@@ -39,9 +39,8 @@ def inspect(
         if asked is None:
             found = reshard.inspect(source, unlisted=chosen.unlisted)
         else:
-            from reshard.cli.remote import inspect_there
-
-            found = inspect_there(asked, source, choice)
+            with connected(asked) as client:
+                found = client.checkpoints.inspect(source, **choice)
     except reshard.NotACheckpointError:
         is_chosen = asked is not None and choice  # a step or an item is none of the versions
         if is_chosen or not _showed_versions(source, asked, as_json, show_all):
@@ -62,9 +61,8 @@ def _showed_versions(source: str, asked: Asked | None, as_json: bool, show_all: 
         if asked is None:
             versions = reshard.inspect_versions(source)
         else:
-            from reshard.cli.remote import versions_there
-
-            versions = versions_there(asked, source)
+            with connected(asked) as client:
+                versions = client.checkpoints.versions(source)
     except reshard.NotACheckpointError:
         return False
     if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,6 +31,8 @@ from reshard.cli.remote import (
     PlanServer,
     TokenFile,
     asked_server,
+    connected,
+    goals_there,
     lets_a_server,
     refuse_here,
 )
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from reshard import ConversionPlan, MultiConversionPlan
-    from reshard.cli.target_options import NamedTarget
     from reshard.conversion.plan import P
 
 EXAMPLES = examples(
@@ -148,19 +149,17 @@ def show_plan(
                 f"a plan without DST is made on this host{lets_a_server(answer.server, 'give DST')}"
             )
         goals = goals or targets_of(dst, layout, mesh, None)
-        asked = {**chosen.there(), **limits}
-        found = _plan_there(answer.server, src, goals, options, asked, answer)
+        wanted = {**chosen.there(), **limits, **answer.link, "shares": answer.shares or None}
+        found = _plan_there(answer.server, src, goals_there(goals, options), wanted)
     else:
         src, options = chosen.of(src), library_options(options)
         limits = {**limits, **chosen.option}
-        where = {"layout": layout, "mesh": mesh}
-        found = (
-            _as_asked(
-                reshard.plan_all(src, [one.target(options) for one in goals], **limits), answer
-            )
-            if goals
-            else _as_asked(reshard.plan(src, dst, **where, **options, **limits), answer)
-        )
+        if goals:
+            several = [one.target(options) for one in goals]
+            found = _as_asked(reshard.plan_all(src, several, **limits), answer)
+        else:
+            where = {"layout": layout, "mesh": mesh, **options, **limits}
+            found = _as_asked(reshard.plan(src, dst, **where), answer)
     if not answer.output.is_told("plan", found):
         print_all(_views(found, answer))
 
@@ -178,19 +177,13 @@ def _as_asked(found: P, answer: PlanAnswer) -> P:
 
 
 def _plan_there(
-    server: Asked,
-    src: str,
-    targets: Sequence[NamedTarget],
-    options: Mapping[str, Any],
-    limits: Mapping[str, Any],
-    answer: PlanAnswer,
+    server: Asked, source: str, goals: Mapping[str, Any], wanted: Mapping[str, Any]
 ) -> ConversionPlan | MultiConversionPlan:
-    from reshard.cli.remote import goals_there, plan_there
-
-    asked = {name: value for name, value in {**limits, **answer.link}.items() if value is not None}
-    if answer.shares:
-        asked["shares"] = True
-    return plan_there(server, src, goals_there(targets, options), asked)
+    options = {name: value for name, value in wanted.items() if value is not None}
+    with connected(server) as client:
+        if "targets" in goals:
+            return client.plans.create_several(source, goals["targets"], **options)
+        return client.plans.create(source, **goals, **options)
 
 
 def _views(

@@ -14,7 +14,15 @@ from reshard.cli.console import print_all
 from reshard.cli.failures import DIFFERENT, FAILED, refused
 from reshard.cli.groups import Chosen, Output, Resources
 from reshard.cli.options import Misuse, examples
-from reshard.cli.remote import AskedServer, TokenFile, asked_server, refuse_here
+from reshard.cli.remote import (
+    AskedServer,
+    TokenFile,
+    asked_server,
+    connected,
+    identity_there,
+    map_there,
+    refuse_here,
+)
 from reshard.cli.target_options import Changes, Deltas, check_words, declared, is_delta
 
 EXAMPLES = examples(
@@ -144,8 +152,6 @@ def verify(
     given = {name: value for name, value in rules.items() if value}
     check_words(given, [], is_there=asked is not None)
     if asked is not None:
-        from reshard.cli.remote import identity_there, map_there, verify_there
-
         refuse_here(
             asked,
             {
@@ -163,7 +169,9 @@ def verify(
         there = {**chosen.there(), **rules, **newer, "max_memory": resources.max_memory}
         with _other_signature(output.as_json):
             there |= identity_there(identity, key, name, min_version)
-            found = verify_there(asked, a, other, {**there, **map_there(changes.map)})
+            there |= map_there(changes.map)
+            with connected(asked) as client:
+                found = client.checkpoints.verify(a, other, **there)
     else:
         a = chosen.of(a)
         here: dict[str, Any] = {
