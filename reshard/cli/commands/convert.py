@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -89,7 +90,6 @@ def convert(
     targets = targets_of(dst, given["layout"], given["mesh"], given["target"])
     options, several = given_options(given), bool(given["target"])
     limits = asdict(resources)
-    here = {**limits, **chosen.option}
     # --ray and --part say where to convert, so that the variable RESHARD_SERVER does not.
     asked = asked_server("" if server is None and (ray or part) else server, token_file)
     _refuse_together(
@@ -102,29 +102,26 @@ def convert(
         _refuse_elsewhere({"--ray": ray, "--part": part})
         show_plan(src, dst, chosen, given, limits, PlanAnswer(output, server=asked))
         return
-    where: dict[str, Any] = chosen.there() if asked is not None else {}
     if asked is None:
-        src = chosen.of(src)
+        src, limits = chosen.of(src), {**limits, **chosen.option}
+    else:
+        limits |= chosen.there()
     if part is not None:
-        _convert_part(src, targets[0], part, {**library_options(options), **here}, output)
+        _convert_part(src, targets[0], part, {**library_options(options), **limits}, output)
         return
     if not (output.as_json or output.quiet):
         for one in targets:
             _announce(src, one, given)
     with output.watching() as progress:
         if asked is None:
+            limits["progress"] = loading(progress, _REPORT)
             with ray_cluster(ray) as executor:
-                made = _convert_here(
-                    src,
-                    targets,
-                    several,
-                    library_options(options),
-                    {**here, **executor, "progress": loading(progress, _REPORT)},
-                )
+                limits |= executor
+                made = _convert_here(src, targets, several, library_options(options), limits)
         else:
-            request = {"source": src, **where, **limits, **goals_there(targets, options)}
+            request = {"source": src, **limits, **goals_there(targets, options)}
             made = convert_there(asked, request, progress)
-    warnings = (text for report in made.reports for text in report.warnings)
+    warnings = chain.from_iterable(report.warnings for report in made.reports)
     if not output.is_told("convert", made if several else made.reports[0], warnings):
         _show(made, output.show_all)
 
