@@ -246,12 +246,6 @@ Unlisted = Annotated[
         "one, and one file of several by itself.",
     ),
 ]
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="DST", help="Where the new checkpoint goes; it appears whole or not at all."
-    ),
-]
 MaxMemory = Annotated[
     int | None,
     typer.Option(

@@ -112,8 +112,6 @@ class NamedTarget(Struct, frozen=True):
 
     def target(self, options: Mapping[str, Any]) -> Target:
         """The target for the library; ``options`` are those of all targets."""
-        from reshard import Target
-
         return Target(self.dst, layout=self.layout, mesh=self.mesh, **options)
 
 
