@@ -24,6 +24,7 @@ from reshard.cli.failures import (
     stop_on_signals,
     stopped,
 )
+from reshard.cli.groups import spread
 from reshard.cli.options import completed, examples
 from reshard.errors import ReshardError
 from reshard.version import __version__
@@ -69,7 +70,7 @@ def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
 
 
 def _add(app: typer.Typer, name: str, command: Callable[..., None], epilog: str) -> None:
-    app.command(name, help=_prose(command), epilog=epilog, context_settings=_HELP)(command)
+    app.command(name, help=_prose(command), epilog=epilog, context_settings=_HELP)(spread(command))
 
 
 def _group(

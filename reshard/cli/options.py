@@ -205,16 +205,6 @@ def size(text: str) -> int:
 _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
-def source_of(src: str, step: str | None, item: str | None) -> str:
-    """The path of the checkpoint that SRC, --step and --item name; ``latest`` is looked up here, once."""
-    return reshard.locate(src, step=step_of(step), item=item)
-
-
-def unlisted_option(unlisted: str) -> dict[str, str]:
-    """--unlisted as the library and requests take it; left out at its default, since an older server refuses it."""
-    return {} if unlisted == "leave" else {"unlisted": unlisted}
-
-
 def step_of(text: str | None) -> int | Literal["latest"] | None:
     """The step that --step names; a usage error for other words."""
     if text is None:
@@ -254,12 +244,6 @@ Unlisted = Annotated[
         help="What to do with tensors and files of a safetensors folder that its index does not list: leave them out with a "
         "warning, or include them. With include, files of which it is not clear that they are one model are taken as "
         "one, and one file of several by itself.",
-    ),
-]
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="DST", help="Where the new checkpoint goes; it appears whole or not at all."
     ),
 ]
 MaxMemory = Annotated[

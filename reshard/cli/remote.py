@@ -16,18 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 from msgspec import Struct
 
-from reshard import (
-    CheckpointInfo,
-    ConversionPlan,
-    DeltaReport,
-    MultiConversionPlan,
-    MultiReport,
-    Verification,
-    VersionInfo,
-)
 from reshard.cli.console import say
 from reshard.cli.failures import Detached, Stopped
-from reshard.cli.options import Misuse, step_of, unlisted_option
+from reshard.cli.options import Misuse
 from reshard.errors import MissingError, MissingPackageError, ReshardError
 from reshard.identity.keys import public_text
 from reshard.identity.leaf_tree import is_root
@@ -41,6 +32,10 @@ if TYPE_CHECKING:
     from reshard_server.client import Client
     from reshard_server.client.handle import DeltaHandle, JobHandle
 
+    from reshard import (
+        DeltaReport,
+        MultiReport,
+    )
     from reshard.cli.progress import Watcher
     from reshard.cli.target_options import NamedTarget
 
@@ -148,12 +143,6 @@ def lets_a_server(asked: Asked, mend: str) -> str:
     return f", but --server lets a server do the work; {mend}, or leave --server out"
 
 
-def choice_there(step: str | None, item: str | None, unlisted: str) -> dict[str, Any]:
-    """--step, --item and --unlisted in the form of a request to a server; those at their defaults are left out."""
-    asked = {"step": step_of(step), "item": item, **unlisted_option(unlisted)}
-    return {name: value for name, value in asked.items() if value is not None}
-
-
 def is_stored_name(given: str) -> bool:
     """True if a layout or a map is no file of this host and does not look like one: then the server may store it."""
     return not (Path(given).exists() or Path(given).suffix or "/" in given)
@@ -171,6 +160,8 @@ def convert_there(
 
     A signal raises Detached, which says how to look at the conversion; the server continues it.
     """
+    from reshard.conversion.report import MultiReport
+
     with connected(asked) as client:
         handle = client.convert(**request)
         reports = tuple(_awaited(asked, handle, progress))
@@ -191,34 +182,6 @@ def _awaited(asked: Asked, handle: JobHandle[R], progress: Watcher | None) -> li
         return handle.wait(progress=progress or False)
     except (Stopped, KeyboardInterrupt) as stop:
         raise _detached(asked, handle, stop) from None
-
-
-def inspect_there(asked: Asked, checkpoint: str, choice: Mapping[str, Any]) -> CheckpointInfo:
-    """The content of a checkpoint on the server; ``choice`` has its step, item and unlisted files."""
-    with connected(asked) as client:
-        return client.checkpoints.inspect(checkpoint, **choice)
-
-
-def versions_there(asked: Asked, checkpoint: str) -> tuple[VersionInfo, ...]:
-    """The versions in a folder on the server, or the one delta that it is."""
-    with connected(asked) as client:
-        return client.checkpoints.versions(checkpoint)
-
-
-def plan_there(
-    asked: Asked, source: str, goals: Mapping[str, Any], options: Mapping[str, Any]
-) -> ConversionPlan | MultiConversionPlan:
-    """The plan of a conversion on the server; ``goals`` are those of ``goals_there``."""
-    with connected(asked) as client:
-        if "targets" in goals:
-            return client.plans.create_several(source, goals["targets"], **options)
-        return client.plans.create(source, **goals, **options)
-
-
-def verify_there(asked: Asked, a: str, b: str | None, options: Mapping[str, Any]) -> Verification:
-    """The comparison of a checkpoint on the server with another one, or with its record."""
-    with connected(asked) as client:
-        return client.checkpoints.verify(a, b, **options)
 
 
 def identity_there(

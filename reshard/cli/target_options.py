@@ -14,13 +14,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from msgspec import Struct
 
 import reshard
 from reshard import Target
+from reshard.cli.groups import Group, spread
 from reshard.cli.options import OPTION_NAMES, Misuse, casts, halves, renames, size, sizes, usage
 from reshard.cli.remote import is_stored_name
 from reshard.conversion.declared_options import OPTIONS
@@ -111,8 +112,6 @@ class NamedTarget(Struct, frozen=True):
 
     def target(self, options: Mapping[str, Any]) -> Target:
         """The target for the library; ``options`` are those of all targets."""
-        from reshard import Target
-
         return Target(self.dst, layout=self.layout, mesh=self.mesh, **options)
 
 
@@ -140,7 +139,7 @@ def _target(layout: str, dst: str) -> NamedTarget:
     return NamedTarget(dst, layout or None)
 
 
-_F = TypeVar("_F", bound=Callable[..., None])
+Command = Callable[..., None]
 
 KEYWORD = Parameter.KEYWORD_ONLY
 
@@ -172,6 +171,33 @@ def _names_of(argument: str, option: Option) -> list[str]:
     return [f"--{OPTION_NAMES[argument]}"] if argument in ("sizes", "receiver") else []
 
 
+Texts = list[str] | None
+
+
+class Changes(Group, frozen=True):
+    """The rules and the map from one checkpoint to another."""
+
+    select: Annotated[Texts, declared("select")] = None
+    drop: Annotated[Texts, declared("drop")] = None
+    rename: Annotated[Texts, declared("rename")] = None
+    cast: Annotated[Texts, declared("cast")] = None
+    map: Annotated[str | None, declared("map")] = None
+    size: Annotated[Texts, declared("sizes")] = None
+    reverse: Annotated[bool, declared("reverse")] = False
+
+    def parsed(self) -> dict[str, Any]:
+        """The arguments of the library, in order; None or empty where an option is not given."""
+        return {
+            "select": self.select,
+            "drop": self.drop,
+            "rename": None if self.rename is None else renames(self.rename),
+            "cast": None if self.cast is None else casts(self.cast),
+            "map": self.map,
+            "sizes": sizes(self.size),
+            "reverse": self.reverse,
+        }
+
+
 def _type_of(option: Option, default: Any) -> Any:
     """The type from which typer knows how to parse the words of a kind."""
     if option.kind == "flag":
@@ -200,17 +226,19 @@ def _parameters(*, is_plan: bool) -> list[Parameter]:
     return found
 
 
-def takes_target_options(*, is_plan: bool = False, after: str = "item") -> Callable[[_F], _F]:
+def takes_target_options(
+    *, is_plan: bool = False, after: str = "item"
+) -> Callable[[Command], Command]:
     """Gives a command every option of a target, behind its parameter ``after``, in place of its ``**given``."""
 
-    def decorate(command: _F) -> _F:
-        own = signature(command, eval_str=True)
-        *kept, _ = own.parameters.values()
+    def decorate(command: Command) -> Command:
+        whole = spread(command)
+        own = signature(whole)
+        *shown, _ = own.parameters.values()
         at = list(own.parameters).index(after) + 1
-        shown = [p.replace(kind=KEYWORD) for p in kept]
         parameters = [*shown[:at], *_parameters(is_plan=is_plan), *shown[at:]]
-        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it; no type declares it
-        return command
+        whole.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it; no type declares it
+        return whole
 
     return decorate
 

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import asdict
+
 import reshard
-from reshard.cli.options import (
-    Json,
-    MaxMemory,
-    Misuse,
-    Quiet,
-    ShowAll,
-    Unlisted,
-    Workers,
-    examples,
-    unlisted_option,
-)
-from reshard.cli.remote import (
-    ApplyServer,
-    TokenFile,
-    asked_server,
-    choice_there,
-)
+from reshard.cli.console import print_all
+from reshard.cli.groups import Chosen, Output, Resources
+from reshard.cli.options import Misuse, Unlisted, examples
+from reshard.cli.remote import ApplyServer, TokenFile, asked_server, convert_there, goals_there
 from reshard.cli.target_options import (
     Base,
     DeltasAndTarget,
@@ -46,14 +35,12 @@ EXAMPLES = examples(
 def apply(
     base: Base,
     deltas: DeltasAndTarget,
+    *,
     unlisted: Unlisted = "leave",
-    max_memory: MaxMemory = None,
-    workers: Workers = None,
+    resources: Resources,
     server: ApplyServer = None,
     token_file: TokenFile = None,
-    show_all: ShowAll = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    output: Output,
     **given: Any,
 ) -> None:
     """Fold deltas into a full checkpoint.
@@ -65,10 +52,7 @@ def apply(
     Exit code 3 if BASE is not the one from which the deltas were made, or if a checksum differs.
     """
     asked = asked_server(server, token_file)
-    limits: dict[str, Any] = {"max_memory": max_memory, "workers": workers}
-    from reshard.cli.console import print_all, print_answer, warn
-    from reshard.cli.progress import watching
-
+    limits = asdict(resources)
     if given["target"]:
         raise Misuse(
             "--target makes several targets of one conversion, but deltas are folded into one; name it after the deltas"
@@ -77,24 +61,17 @@ def apply(
     options = given_options(given)
     layout, mesh = given["layout"], given["mesh"]
     check_words(options, [mesh], is_there=asked is not None)
-    with watching(as_json or quiet) as progress:
+    with output.watching() as progress:
         if asked is None:
-            here: dict[str, Any] = {**unlisted_option(unlisted), **library_options(options)}
             report = reshard.apply(
-                base, folders, dst, layout=layout, mesh=mesh, **limits, progress=progress, **here
-            )
+                base, folders, dst, layout=layout, mesh=mesh, unlisted=unlisted, progress=progress, **limits, **library_options(options)
+            )  # fmt: skip
         else:
-            from reshard.cli.remote import convert_there, goals_there
-
             goal = goals_there([NamedTarget(dst, layout, mesh)], options)
-            choice = choice_there(None, None, unlisted)
+            choice = Chosen(unlisted=unlisted).there()
             request = {"source": base, "deltas": folders, **choice, **limits, **goal}
             (report,) = convert_there(asked, request, progress).reports
-    if as_json:
-        print_answer("apply", report)
-    elif quiet:
-        warn(report.warnings)
-    else:
+    if not output.is_told("apply", report, report.warnings):
         from reshard.cli.views.report import report_view
 
-        print_all(report_view(report, show_all, set()))
+        print_all(report_view(report, output.show_all, set()))

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 import reshard
+from reshard.cli.console import print_all, print_answer
+from reshard.cli.groups import Output
 from reshard.cli.options import Json, Misuse, Quiet, examples
 from reshard.cli.target_options import declared
 
@@ -61,14 +63,8 @@ def clean(
         _clean_versions(target, versions, dry_run, state, quiet, as_json)
         return
     found = reshard.clean(target, dry_run=dry_run, state=state)
-    if as_json:
-        from reshard.cli.console import print_answer
-
-        print_answer("clean", found)
+    if Output(quiet=quiet, as_json=as_json).is_told("clean", found):
         return
-    if quiet:
-        return
-    from reshard.cli.console import print_all
     from reshard.cli.views.targets import clean_view
 
     print_all(clean_view(found))
@@ -83,11 +79,8 @@ def _clean_versions(
         )
     found = reshard.clean_versions(folder, keep, dry_run=dry_run)
     if as_json:
-        from reshard.cli.console import print_answer
-
         print_answer("clean", found, nbytes=found.nbytes)
     elif not quiet:
-        from reshard.cli.console import print_all
         from reshard.cli.views.versions import cleaned_view
 
         print_all(cleaned_view(found))

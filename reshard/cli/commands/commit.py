@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 import reshard
-from reshard.cli.options import Json, Quiet, ShowAll, examples
+from reshard.cli.console import print_all
+from reshard.cli.groups import Output
+from reshard.cli.options import examples
 from reshard.cli.target_options import declared
 
 EXAMPLES = examples(
@@ -25,9 +27,8 @@ Target = Annotated[
 def commit(
     target: Target,
     state: Annotated[str | None, declared("state")] = None,
-    show_all: ShowAll = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    *,
+    output: Output,
 ) -> None:
     """Make a checkpoint of the parts that convert --part has done.
 
@@ -35,18 +36,10 @@ def commit(
     and publishes DST. Parts that are missing or not finished are named, and nothing is published. An interrupted
     commit resumes when the same command is run again.
     """
-    from reshard.cli.console import print_answer, warn
-    from reshard.cli.progress import watching
-
-    with watching(as_json or quiet) as progress:
+    with output.watching() as progress:
         report = reshard.commit(target, state=state, progress=progress)
-    if as_json:
-        print_answer("commit", report)
+    if output.is_told("commit", report, report.warnings):
         return
-    if quiet:
-        warn(report.warnings)
-        return
-    from reshard.cli.console import print_all
     from reshard.cli.views.report import report_view
 
-    print_all(report_view(report, show_all, set()))
+    print_all(report_view(report, output.show_all, set()))

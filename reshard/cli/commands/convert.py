@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 import reshard
-from reshard.cli.options import (
-    Item,
-    Json,
-    MaxMemory,
-    Misuse,
-    Part,
-    Quiet,
-    Ray,
-    ShowAll,
-    Source,
-    Step,
-    Unlisted,
-    Workers,
-    examples,
-    ray_cluster,
-    source_of,
-    unlisted_option,
-    usage,
-)
-from reshard.cli.remote import Server, TokenFile, asked_server, choice_there
+from reshard.cli.console import print_all
+from reshard.cli.groups import Chosen, Output, Resources
+from reshard.cli.options import Misuse, Part, Ray, Source, examples, ray_cluster, usage
+from reshard.cli.remote import Server, TokenFile, asked_server, convert_there, goals_there
 from reshard.cli.target_options import (
     RULES,
     NamedTarget,
@@ -75,19 +61,15 @@ _REPORT = "reshard.cli.views.report"
 def convert(
     src: Source,
     dst: OptionalTarget = None,
-    step: Step = None,
-    item: Item = None,
-    unlisted: Unlisted = "leave",
-    max_memory: MaxMemory = None,
-    workers: Workers = None,
+    *,
+    chosen: Chosen,
+    resources: Resources,
     ray: Ray = None,
     part: Part = None,
     server: Server = None,
     token_file: TokenFile = None,
     dry_run: DryRun = False,
-    show_all: ShowAll = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    output: Output,
     **given: Any,
 ) -> None:
     """Convert a checkpoint to another mesh, dtype, format or selection of tensors.
@@ -103,12 +85,11 @@ def convert(
     With --target several times, one run makes all of them. Each target appears as soon as it is proved; the same
     command resumes those that are missing.
     """
-    from reshard.cli.progress import loading, watching
+    from reshard.cli.progress import loading
 
     targets = targets_of(dst, given["layout"], given["mesh"], given["target"])
     options, several = given_options(given), bool(given["target"])
-    limits = {"max_memory": max_memory, "workers": workers}
-    here = {**limits, **unlisted_option(unlisted)}
+    limits = asdict(resources)
     # --ray and --part say where to convert, so that the variable RESHARD_SERVER does not.
     asked = asked_server("" if server is None and (ray or part) else server, token_file)
     _refuse_together(
@@ -119,54 +100,33 @@ def convert(
         from reshard.cli.commands.plan import PlanAnswer, show_plan
 
         _refuse_elsewhere({"--ray": ray, "--part": part})
-        answer = PlanAnswer(show_all, as_json, quiet, server=asked)
-        show_plan(src, dst, (step, item), given, here, answer)
+        show_plan(src, dst, chosen, given, limits, PlanAnswer(output, server=asked))
         return
-    if part is not None:
-        src = source_of(src, step, item)
-        _convert_part(src, targets[0], part, options, here, not quiet, as_json)
-        return
-    where: dict[str, Any] = {}
     if asked is None:
-        src = source_of(src, step, item)
+        src, limits = chosen.of(src), {**limits, **chosen.option}
     else:
-        where = choice_there(step, item, unlisted)
-    if not (as_json or quiet):
+        limits |= chosen.there()
+    if part is not None:
+        _convert_part(src, targets[0], part, {**library_options(options), **limits}, output)
+        return
+    if not (output.as_json or output.quiet):
         for one in targets:
             _announce(src, one, given)
-    with watching(as_json or quiet) as progress:
+    with output.watching() as progress:
         if asked is None:
+            limits["progress"] = loading(progress, _REPORT)
             with ray_cluster(ray) as executor:
-                made = _convert_here(
-                    src,
-                    targets,
-                    several,
-                    library_options(options),
-                    {**here, **executor, "progress": loading(progress, _REPORT)},
-                )
+                limits |= executor
+                made = _convert_here(src, targets, several, library_options(options), limits)
         else:
-            from reshard.cli.remote import convert_there, goals_there
-
-            request = {"source": src, **where, **limits, **goals_there(targets, options)}
+            request = {"source": src, **limits, **goals_there(targets, options)}
             made = convert_there(asked, request, progress)
-    _answer(made, several, as_json=as_json, quiet=quiet, show_all=show_all)
-
-
-def _answer(
-    made: MultiReport, several: bool, *, as_json: bool, quiet: bool, show_all: bool
-) -> None:
-    from reshard.cli.console import print_answer, warn
-
-    if as_json:
-        print_answer("convert", made if several else made.reports[0])
-    elif quiet:
-        warn(text for report in made.reports for text in report.warnings)
-    else:
-        _show(made, show_all)
+    warnings = chain.from_iterable(report.warnings for report in made.reports)
+    if not output.is_told("convert", made if several else made.reports[0], warnings):
+        _show(made, output.show_all)
 
 
 def _show(made: MultiReport, show_all: bool) -> None:
-    from reshard.cli.console import print_all
     from reshard.cli.views.costs import request_report, time_report
     from reshard.cli.views.report import report_view, together_view
 
@@ -202,27 +162,17 @@ def _convert_part(
     target: NamedTarget,
     part: str,
     options: Mapping[str, Any],
-    limits: Mapping[str, Any],
-    is_shown: bool,
-    as_json: bool,
+    output: Output,
 ) -> None:
-    from reshard.cli.console import print_answer
-    from reshard.cli.progress import watching
     from reshard.storage.parts import parse_part
 
     with usage():
         parse_part(part)
-    where: dict[str, Any] = {"layout": target.layout, "mesh": target.mesh, **limits}
-    with watching(not is_shown or as_json) as progress:
-        report = reshard.convert_part(
-            src, target.dst, part=part, **where, **library_options(options), progress=progress
-        )
-    if as_json:
-        print_answer("convert", report)
+    where = {"layout": target.layout, "mesh": target.mesh, **options}
+    with output.watching() as progress:
+        report = reshard.convert_part(src, target.dst, part=part, progress=progress, **where)
+    if output.is_told("convert", report):
         return
-    if not is_shown:
-        return
-    from reshard.cli.console import print_all
     from reshard.cli.views.report import part_view
 
     print_all(part_view(report))

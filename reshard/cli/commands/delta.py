@@ -5,26 +5,21 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 import reshard
-from reshard.cli.options import (
-    Item,
-    Json,
-    MaxMemory,
-    Quiet,
-    ShowAll,
-    Step,
-    Unlisted,
-    Workers,
-    casts,
-    examples,
-    renames,
-    sizes,
-    source_of,
-    unlisted_option,
+from reshard.cli.console import print_all
+from reshard.cli.groups import Chosen, Output, Resources
+from reshard.cli.options import examples
+from reshard.cli.remote import (
+    DeltaServer,
+    TokenFile,
+    asked_server,
+    delta_there,
+    layout_there,
+    map_there,
 )
-from reshard.cli.remote import DeltaServer, TokenFile, asked_server, choice_there
-from reshard.cli.target_options import check_words, declared
+from reshard.cli.target_options import Changes, check_words, declared
 from reshard.deltas.declared_options import OPTIONS
 from reshard.options import CHANGES
 
@@ -73,36 +68,25 @@ Layout = Annotated[
         rich_help_panel=CHANGES,
     ),
 ]
-Rules = list[str] | None
 
 
 def delta(
     old: Old,
     new: New,
     dst: Dst,
-    step: Step = None,
-    item: Item = None,
-    unlisted: Unlisted = "leave",
+    *,
+    chosen: Chosen,
     layout: Layout = None,
-    select: Annotated[Rules, declared("select")] = None,
-    drop: Annotated[Rules, declared("drop")] = None,
-    rename: Annotated[Rules, declared("rename")] = None,
-    cast: Annotated[Rules, declared("cast")] = None,
-    map: Annotated[str | None, declared("map")] = None,  # noqa: A002  the name of the option
-    size: Annotated[Rules, declared("sizes")] = None,
-    reverse: Annotated[bool, declared("reverse")] = False,
+    changes: Changes,
     receiver: Annotated[reshard.DeltaReceiver, declared("receiver", OPTIONS)] = "pull_weights",
     base_version: BaseVersion = None,
     encoding: Annotated[reshard.DeltaEncoding, declared("encoding", OPTIONS)] = "xor",
     checksum: Annotated[reshard.DeltaChecksum | None, declared("checksum", OPTIONS)] = None,
     file_bytes: Annotated[int | None, declared("file_bytes", OPTIONS)] = None,
-    max_memory: MaxMemory = None,
-    workers: Workers = None,
+    resources: Resources,
     server: DeltaServer = None,
     token_file: TokenFile = None,
-    show_all: ShowAll = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    output: Output,
 ) -> None:
     """Write what turns one version of the weights into the next, in the layout that serving reads.
 
@@ -112,20 +96,8 @@ def delta(
 
     Tensors that were added, removed or reshaped are refused: publish a full version then. Needs the extra delta.
     """
-    from reshard.cli.console import print_all, print_answer, warn
-    from reshard.cli.progress import watching
-
     asked = asked_server(server, token_file)
-    rules: dict[str, Any] = {
-        "select": select,
-        "drop": drop,
-        "rename": None if rename is None else renames(rename),
-        "cast": None if cast is None else casts(cast),
-        "map": map,
-        "sizes": sizes(size),
-        "reverse": reverse,
-    }
-    rules = {name: value for name, value in rules.items() if value}
+    rules = {name: value for name, value in changes.parsed().items() if value}
     check_words(rules, [], is_there=asked is not None)  # a layout that is wrong is no misuse
     form: dict[str, Any] = {
         "receiver": receiver,
@@ -133,25 +105,18 @@ def delta(
         "encoding": encoding,
         "checksum": checksum,
         "file_bytes": file_bytes,
-        "max_memory": max_memory,
-        "workers": workers,
+        **asdict(resources),
     }
-    with watching(as_json or quiet) as progress:
+    with output.watching() as progress:
         if asked is None:
-            here: dict[str, Any] = {**unlisted_option(unlisted), **form, **rules, "layout": layout}
-            report = reshard.delta(old, source_of(new, step, item), dst, **here, progress=progress)
+            here = {**form, **rules, "layout": layout, **chosen.option}
+            report = reshard.delta(old, chosen.of(new), dst, **here, progress=progress)
         else:
-            from reshard.cli.remote import delta_there, layout_there, map_there
-
-            rules |= map_there(map) | ({} if layout is None else {"layout": layout_there(layout)})
-            choice = choice_there(step, item, unlisted)
-            request = {"old": old, "new": new, "target": dst, **choice, **form, **rules}
+            rules |= map_there(changes.map)
+            rules |= {} if layout is None else {"layout": layout_there(layout)}
+            request = {"old": old, "new": new, "target": dst, **chosen.there(), **form, **rules}
             report = delta_there(asked, request, progress)
-    if as_json:
-        print_answer("delta", report)
-    elif quiet:
-        warn(report.warnings)
-    else:
+    if not output.is_told("delta", report, report.warnings):
         from reshard.cli.views.versions import delta_view
 
-        print_all(delta_view(report, show_all))
+        print_all(delta_view(report, output.show_all))

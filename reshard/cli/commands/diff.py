@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 import reshard
+from reshard.cli.console import print_all
 from reshard.cli.failures import DIFFERENT
-from reshard.cli.options import (
-    Item,
-    Json,
-    MaxMemory,
-    Quiet,
-    ShowAll,
-    Step,
-    Unlisted,
-    Workers,
-    examples,
-    source_of,
-    usage,
-)
+from reshard.cli.groups import Chosen, Output, Resources
+from reshard.cli.options import examples, usage
 
 EXAMPLES = examples(
     "reshard diff ckpt/1000 served",
@@ -57,16 +48,12 @@ Drop = Annotated[
 def diff(
     a: A,
     b: B,
-    step: Step = None,
-    item: Item = None,
-    unlisted: Unlisted = "leave",
+    *,
+    chosen: Chosen,
     select: Select = None,
     drop: Drop = None,
-    max_memory: MaxMemory = None,
-    workers: Workers = None,
-    show_all: ShowAll = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    resources: Resources,
+    output: Output,
 ) -> None:
     """Show which tensors of two checkpoints differ, and by how much.
 
@@ -78,30 +65,23 @@ def diff(
 
     Exit code 0 if everything is equal bit for bit, 3 if something differs.
     """
-    from reshard.cli.console import print_answer
-    from reshard.cli.progress import watching
-
+    changes: dict[str, Any] = {"select": select or (), "drop": drop or ()}
     with usage():
-        reshard.check_arguments(select=select or (), drop=drop or ())
-    a = source_of(a, step, item)
-    with watching(as_json or quiet) as progress:
+        reshard.check_arguments(**changes)
+    a = chosen.of(a)
+    with output.watching() as progress:
         found = reshard.diff(
             a,
             b,
-            unlisted=unlisted,
-            select=select or (),
-            drop=drop or (),
-            max_memory=max_memory,
-            workers=workers,
+            unlisted=chosen.unlisted,
+            **changes,
+            **asdict(resources),
             progress=progress,
         )
-    if as_json:
-        print_answer("diff", found)
-    elif not quiet:
-        from reshard.cli.console import print_all
+    if not output.is_told("diff", found):
         from reshard.cli.tables import most_rows
         from reshard.cli.views.diff import diff_view
 
-        print_all(diff_view(found, show_all, most_rows()))
+        print_all(diff_view(found, output.show_all, most_rows()))
     if found.differences:
         raise typer.Exit(DIFFERENT)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import reshard
+from reshard.cli.console import print_all, print_answer
 from reshard.cli.failures import FAILED
 from reshard.cli.options import Json, examples, usage
 
@@ -39,11 +40,8 @@ def doctor(url: Url, as_json: Json = False) -> None:
         check_url(url)
     found = reshard.doctor(url)
     if as_json:
-        from reshard.cli.console import print_answer
-
         print_answer("doctor", found)
     else:
-        from reshard.cli.console import print_all
         from reshard.cli.views.targets import doctor_view
 
         print_all(doctor_view(found))

@@ -5,20 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
 import reshard
-from reshard.cli.options import (
-    Item,
-    Json,
-    MaxMemory,
-    Quiet,
-    ShowAll,
-    Source,
-    Step,
-    Workers,
-    examples,
-    source_of,
-)
+from reshard.cli.console import print_all
+from reshard.cli.groups import Output, Resources, StepAndItem
+from reshard.cli.options import Source, examples
 
 EXAMPLES = examples(
     "reshard fingerprint ckpt/1000",
@@ -38,14 +30,11 @@ Overwrite = Annotated[
 
 def fingerprint(
     src: Source,
-    step: Step = None,
-    item: Item = None,
+    *,
+    chosen: StepAndItem,
     overwrite: Overwrite = False,
-    max_memory: MaxMemory = None,
-    workers: Workers = None,
-    show_all: ShowAll = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    resources: Resources,
+    output: Output,
 ) -> None:
     """Record digests of a checkpoint in it, so that later damage is found.
 
@@ -57,20 +46,13 @@ def fingerprint(
     These digests are fast and find accidents. Whoever changes weights on purpose can keep them: against that, reshard identify and sign
     make hashes that cannot be kept.
     """
-    from reshard.cli.console import print_answer
-    from reshard.cli.progress import watching
-
-    src = source_of(src, step, item)
-    with watching(as_json or quiet) as progress:
+    src = chosen.of(src)
+    with output.watching() as progress:
         found = reshard.fingerprint(
-            src, overwrite=overwrite, max_memory=max_memory, workers=workers, progress=progress
+            src, overwrite=overwrite, **asdict(resources), progress=progress
         )
-    if as_json:
-        print_answer("fingerprint", found)
+    if output.is_told("fingerprint", found):
         return
-    if quiet:
-        return
-    from reshard.cli.console import print_all
     from reshard.cli.views.verification import fingerprint_view
 
-    print_all(fingerprint_view(found, show_all))
+    print_all(fingerprint_view(found, output.show_all))

@@ -5,21 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
 import reshard
-from reshard.cli.options import (
-    Item,
-    Json,
-    MaxMemory,
-    Quiet,
-    ShowAll,
-    Source,
-    Step,
-    Unlisted,
-    Workers,
-    examples,
-    source_of,
-)
+from reshard.cli.console import print_all
+from reshard.cli.groups import Chosen, Output, Resources
+from reshard.cli.options import Source, examples
 
 EXAMPLES = examples(
     "reshard identify ckpt/1000",
@@ -47,17 +38,13 @@ Sha256 = Annotated[
 
 def identify(
     src: Source,
-    step: Step = None,
-    item: Item = None,
-    unlisted: Unlisted = "leave",
+    *,
+    chosen: Chosen,
     write: Write = False,
     out: Out = None,
     sha256: Sha256 = False,
-    max_memory: MaxMemory = None,
-    workers: Workers = None,
-    show_all: ShowAll = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    resources: Resources,
+    output: Output,
 ) -> None:
     """Show the identity of the weights: one root, whatever their mesh, chunks, codec and format.
 
@@ -67,22 +54,13 @@ def identify(
 
     fingerprint records faster checksums in a checkpoint, which find accidents, but not intent. Needs the extra identity.
     """
-    from reshard.cli.console import print_answer
-    from reshard.cli.progress import watching
-
-    src = source_of(src, step, item)
-    with watching(as_json or quiet) as progress:
+    src = chosen.of(src)
+    with output.watching() as progress:
         found = reshard.identify(
-            src, unlisted=unlisted, write=write, out=out, sha256=sha256, max_memory=max_memory,
-            workers=workers, progress=progress,
+            src, unlisted=chosen.unlisted, write=write, out=out, sha256=sha256, **asdict(resources), progress=progress
         )  # fmt: skip
-    if as_json:
-        print_answer("identify", found)
+    if output.is_told("identify", found, found.warnings):
         return
-    from reshard.cli.console import print_all, warn
     from reshard.cli.views.versions import identity_view
 
-    if quiet:
-        warn(found.warnings)
-        return
-    print_all(identity_view(found, show_all))
+    print_all(identity_view(found, output.show_all))

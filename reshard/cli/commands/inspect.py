@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import reshard
-from reshard.cli.options import (
-    Item,
-    Json,
-    ShowAll,
-    Source,
-    Step,
-    Unlisted,
-    examples,
-    source_of,
-)
-from reshard.cli.remote import Asked, AskedServer, TokenFile, asked_server, choice_there
+from reshard.cli.console import print_all, print_answer
+from reshard.cli.groups import Chosen
+from reshard.cli.options import Json, ShowAll, Source, examples
+from reshard.cli.remote import Asked, AskedServer, TokenFile, asked_server, connected
 
 EXAMPLES = examples(
     "reshard inspect ckpt/1000",
@@ -25,9 +18,8 @@ EXAMPLES = examples(
 
 def inspect(
     src: Source,
-    step: Step = None,
-    item: Item = None,
-    unlisted: Unlisted = "leave",
+    *,
+    chosen: Chosen,
     server: AskedServer = None,
     token_file: TokenFile = None,
     show_all: ShowAll = False,
@@ -40,18 +32,15 @@ def inspect(
 
     Reads metadata only. Tensors that differ in numbers only (layers/0, layers/1, …) share a row.
     """
-    from reshard.cli.console import print_answer
-
     asked = asked_server(server, token_file)
-    source = src if asked is not None else source_of(src, step, item)
-    choice = choice_there(step, item, unlisted)
+    source = src if asked is not None else chosen.of(src)
+    choice = chosen.there()
     try:
         if asked is None:
-            found = reshard.inspect(source, unlisted=unlisted)
+            found = reshard.inspect(source, unlisted=chosen.unlisted)
         else:
-            from reshard.cli.remote import inspect_there
-
-            found = inspect_there(asked, source, choice)
+            with connected(asked) as client:
+                found = client.checkpoints.inspect(source, **choice)
     except reshard.NotACheckpointError:
         is_chosen = asked is not None and choice  # a step or an item is none of the versions
         if is_chosen or not _showed_versions(source, asked, as_json, show_all):
@@ -60,7 +49,6 @@ def inspect(
     if as_json:
         print_answer("inspect", found)
         return
-    from reshard.cli.console import print_all
     from reshard.cli.tables import most_rows
     from reshard.cli.views.inspection import inspection_view
 
@@ -73,17 +61,13 @@ def _showed_versions(source: str, asked: Asked | None, as_json: bool, show_all: 
         if asked is None:
             versions = reshard.inspect_versions(source)
         else:
-            from reshard.cli.remote import versions_there
-
-            versions = versions_there(asked, source)
+            with connected(asked) as client:
+                versions = client.checkpoints.versions(source)
     except reshard.NotACheckpointError:
         return False
     if as_json:
-        from reshard.cli.console import print_answer
-
         print_answer("inspect", uri=source, versions=versions)
         return True
-    from reshard.cli.console import print_all
     from reshard.cli.views.versions import versions_view
 
     print_all(versions_view(versions, show_all))

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reshard.cli.console import print_all, print_json
+from reshard.cli.groups import Group
 from reshard.cli.options import Json, examples
-from reshard.cli.remote import JobsServer, TokenFile, needed_server
+from reshard.cli.remote import (
+    Asked,
+    JobsServer,
+    TokenFile,
+    connected,
+    needed_server,
+    one_conversion,
+)
 
 if TYPE_CHECKING:
     from reshard_server.schemas.conversion import Conversion
@@ -70,6 +79,18 @@ ShowAll = Annotated[
 ]
 
 
+class OfServer(Group, frozen=True):
+    """The server whose conversions are meant, and the form of the answer."""
+
+    server: JobsServer = None
+    token_file: TokenFile = None
+    as_json: Json = False
+
+    def server_asked(self) -> Asked:
+        """The server; a usage error where none is named."""
+        return needed_server(self.server, self.token_file)
+
+
 def jobs() -> None:
     """List, show, cancel and retry the conversions of a server.
 
@@ -84,24 +105,20 @@ def list_jobs(
     label: Labels = None,
     schedule: Schedule = None,
     show_all: All = False,
-    server: JobsServer = None,
-    token_file: TokenFile = None,
-    as_json: Json = False,
+    *,
+    answer: OfServer,
 ) -> None:
     """List conversions, newest first: from where to where, their ids, states, and when they were created.
 
     With --json also whether there are more of them, which --all lists.
     """
-    from reshard.cli.console import print_all, print_json
-    from reshard.cli.remote import connected
-
     filters = {"state": state, "source": source, "label": label, "schedule": schedule}
     query: dict[str, Any] = {name: value for name, value in filters.items() if value}
-    with connected(needed_server(server, token_file)) as client:
+    with connected(answer.server_asked()) as client:
         each = client.conversions.each(**query)
         found = list(each if show_all else islice(each, NEWEST))
         has_more = not show_all and next(each, None) is not None
-    if as_json:
+    if answer.as_json:
         listed = [_document(conversion) for conversion in found]
         print_json({"command": "jobs list", "conversions": listed, "has_more": has_more})
         return
@@ -113,18 +130,14 @@ def list_jobs(
 def show(
     conversion: Id,
     show_all: ShowAll = False,
-    server: JobsServer = None,
-    token_file: TokenFile = None,
-    as_json: Json = False,
+    *,
+    answer: OfServer,
 ) -> None:
     """Show one conversion or delta: its state and progress, why it failed, and what it did, as the command that made it shows it."""
-    from reshard.cli.console import print_all, print_json
-    from reshard.cli.remote import one_conversion
-
-    with one_conversion(needed_server(server, token_file), conversion) as handle:
+    with one_conversion(answer.server_asked(), conversion) as handle:
         found = handle.conversion
         reports = handle.result if found.state == "succeeded" else []
-    if as_json:
+    if answer.as_json:
         print_json({"command": "jobs show", **_document(found)})
         return
     from reshard.cli.views.jobs import job_view
@@ -134,33 +147,25 @@ def show(
 
 def cancel(
     conversion: Id,
-    server: JobsServer = None,
-    token_file: TokenFile = None,
-    as_json: Json = False,
+    answer: OfServer,
 ) -> None:
     """Cancel a conversion: at once if it waits, within seconds if it runs. Its targets do not change.
 
     What is done is kept, so that reshard jobs retry resumes it.
     """
-    from reshard.cli.remote import one_conversion
-
-    with one_conversion(needed_server(server, token_file), conversion) as handle:
+    with one_conversion(answer.server_asked(), conversion) as handle:
         found = handle.cancel()
-    _say("jobs cancel", found, as_json)
+    _say("jobs cancel", found, answer.as_json)
 
 
 def retry(
     conversion: Id,
-    server: JobsServer = None,
-    token_file: TokenFile = None,
-    as_json: Json = False,
+    answer: OfServer,
 ) -> None:
     """Queue a failed or cancelled conversion again; it resumes where it stopped."""
-    from reshard.cli.remote import one_conversion
-
-    with one_conversion(needed_server(server, token_file), conversion) as handle:
+    with one_conversion(answer.server_asked(), conversion) as handle:
         found = handle.retry()
-    _say("jobs retry", found, as_json)
+    _say("jobs retry", found, answer.as_json)
 
 
 SUBCOMMANDS = {
@@ -181,8 +186,6 @@ SUBCOMMANDS = {
 
 def _say(command: str, found: Conversion, as_json: bool) -> None:
     """Says what was done, or prints the conversion as it is now."""
-    from reshard.cli.console import print_all, print_json
-
     if as_json:
         print_json({"command": command, **_document(found)})
         return

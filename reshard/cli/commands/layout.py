@@ -9,17 +9,9 @@ import typer
 from msgspec.structs import replace
 
 import reshard
-from reshard.cli.options import (
-    Item,
-    Json,
-    Misuse,
-    ShowAll,
-    Step,
-    Unlisted,
-    examples,
-    source_of,
-    usage,
-)
+from reshard.cli.console import print_answer, stdout_console
+from reshard.cli.groups import Chosen
+from reshard.cli.options import Json, Misuse, ShowAll, examples, usage
 from reshard.cli.target_options import declared
 from reshard.options import LAYOUT
 
@@ -71,9 +63,8 @@ Starter = Annotated[
 def layout(
     words: Words,
     file: File = None,
-    step: Step = None,
-    item: Item = None,
-    unlisted: Unlisted = "leave",
+    *,
+    chosen: Chosen,
     mesh: Annotated[str | None, declared("mesh")] = None,
     missing_axes: OwnAxes = None,
     starter: Starter = False,
@@ -87,28 +78,27 @@ def layout(
 
     With --starter it writes a layout file for you to change.
     """
-    from reshard.cli.console import print_answer
-
     file, src = _file_and_source(words, file)
     with usage():
         reshard.check_arguments(mesh=mesh)
-    src = source_of(src, step, item)
+    src = chosen.of(src)
     if starter:
         if file is not None:
             raise Misuse(f"--starter makes a layout file, but {file!r} is given; leave one out")
-        text = reshard.starter_layout(src, mesh=mesh, missing_axes=missing_axes, unlisted=unlisted)
+        text = reshard.starter_layout(
+            src, mesh=mesh, missing_axes=missing_axes, unlisted=chosen.unlisted
+        )
         if as_json:
             print_answer("layout", source=src, starter=text)
         else:
             typer.echo(text, nl=False)
         return
     preview = reshard.preview_layout(
-        src, file, mesh=mesh, missing_axes=missing_axes or "error", unlisted=unlisted
+        src, file, mesh=mesh, missing_axes=missing_axes or "error", unlisted=chosen.unlisted
     )
     if as_json:
         print_answer("layout", replace(preview, file=file, source=src))
         return
-    from reshard.cli.console import stdout_console
     from reshard.cli.views.layout import show_layout
 
     is_changed = file is not None or mesh is not None

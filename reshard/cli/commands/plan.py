@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 import reshard
+from reshard.cli.console import print_all
+from reshard.cli.groups import Chosen, Output, Resources
 from reshard.cli.options import (
     Bandwidth,
     Cores,
     Hosts,
-    Item,
     Json,
     Latency,
-    MaxMemory,
     Misuse,
     Nic,
     ShowAll,
     Source,
-    Step,
-    Unlisted,
-    Workers,
     examples,
     link_of,
     machines_of,
-    source_of,
-    unlisted_option,
 )
 from reshard.cli.remote import (
     Asked,
     PlanServer,
     TokenFile,
     asked_server,
-    choice_there,
+    connected,
+    goals_there,
     lets_a_server,
     refuse_here,
 )
@@ -53,7 +49,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from reshard import ConversionPlan, MultiConversionPlan
-    from reshard.cli.target_options import NamedTarget
     from reshard.conversion.plan import P
 
 EXAMPLES = examples(
@@ -84,11 +79,9 @@ Shares = Annotated[
 def plan(
     src: Source,
     dst: PlannedTarget = None,
-    step: Step = None,
-    item: Item = None,
-    unlisted: Unlisted = "leave",
-    max_memory: MaxMemory = None,
-    workers: Workers = None,
+    *,
+    chosen: Chosen,
+    resources: Resources,
     latency: Latency = None,
     bandwidth: Bandwidth = None,
     hosts: Hosts = None,
@@ -115,29 +108,22 @@ def plan(
 
     With --server a server plans, and refuses what it would refuse to convert; it tells no time on hosts.
     """
-    limits: dict[str, Any] = {
-        "max_memory": max_memory,
-        "workers": workers,
-        **unlisted_option(unlisted),
-    }
+    limits = asdict(resources)
     if hosts is not None:
         limits["hosts"] = hosts
     link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)
     asked = asked_server(server, token_file)
     if asked is not None:
         refuse_here(asked, {"--hosts": hosts, "--cores": cores, "--nic": nic})
-    answer = PlanAnswer(
-        show_all, as_json, shares=shares, link=link, machines=machines, server=asked
-    )
-    show_plan(src, dst, (step, item), given, limits, answer)
+    output = Output(show_all=show_all, as_json=as_json)
+    answer = PlanAnswer(output, shares, link, machines, asked)
+    show_plan(src, dst, chosen, given, limits, answer)
 
 
 class PlanAnswer(Struct, frozen=True):
     """The output of a plan, its form, and the server that makes it."""
 
-    show_all: bool
-    as_json: bool
-    quiet: bool = False
+    output: Output
     shares: bool = False
     link: Mapping[str, float] = {}
     machines: Mapping[str, int] = {}
@@ -147,14 +133,12 @@ class PlanAnswer(Struct, frozen=True):
 def show_plan(
     src: str,
     dst: str | None,
-    choice: tuple[str | None, str | None],
+    chosen: Chosen,
     given: Mapping[str, Any],
     limits: Mapping[str, Any],
     answer: PlanAnswer,
 ) -> None:
-    """Plans what ``convert`` with the same words would do, and prints it; ``choice`` is the step and the item."""
-    from reshard.cli.console import print_all, print_answer
-
+    """Plans what ``convert`` with the same words would do, and prints it."""
     options, layout, mesh = given_options(given), given["layout"], given["mesh"]
     goals = targets_of(dst, layout, mesh, given["target"]) if given["target"] else []
     meshes = [mesh, *(one.mesh for one in goals)]
@@ -165,21 +149,18 @@ def show_plan(
                 f"a plan without DST is made on this host{lets_a_server(answer.server, 'give DST')}"
             )
         goals = goals or targets_of(dst, layout, mesh, None)
-        asked = {**choice_there(*choice, "leave"), **limits}
-        found = _plan_there(answer.server, src, goals, options, asked, answer)
+        wanted = {**chosen.there(), **limits, **answer.link, "shares": answer.shares or None}
+        found = _plan_there(answer.server, src, goals_there(goals, options), wanted)
     else:
-        src, options = source_of(src, *choice), library_options(options)
-        where = {"layout": layout, "mesh": mesh}
-        found = (
-            _as_asked(
-                reshard.plan_all(src, [one.target(options) for one in goals], **limits), answer
-            )
-            if goals
-            else _as_asked(reshard.plan(src, dst, **where, **options, **limits), answer)
-        )
-    if answer.as_json:
-        print_answer("plan", found)
-    elif not answer.quiet:
+        src, options = chosen.of(src), library_options(options)
+        limits = {**limits, **chosen.option}
+        if goals:
+            several = [one.target(options) for one in goals]
+            found = _as_asked(reshard.plan_all(src, several, **limits), answer)
+        else:
+            where = {"layout": layout, "mesh": mesh, **options, **limits}
+            found = _as_asked(reshard.plan(src, dst, **where), answer)
+    if not answer.output.is_told("plan", found):
         print_all(_views(found, answer))
 
 
@@ -196,19 +177,13 @@ def _as_asked(found: P, answer: PlanAnswer) -> P:
 
 
 def _plan_there(
-    server: Asked,
-    src: str,
-    targets: Sequence[NamedTarget],
-    options: Mapping[str, Any],
-    limits: Mapping[str, Any],
-    answer: PlanAnswer,
+    server: Asked, source: str, goals: Mapping[str, Any], wanted: Mapping[str, Any]
 ) -> ConversionPlan | MultiConversionPlan:
-    from reshard.cli.remote import goals_there, plan_there
-
-    asked = {name: value for name, value in {**limits, **answer.link}.items() if value is not None}
-    if answer.shares:
-        asked["shares"] = True
-    return plan_there(server, src, goals_there(targets, options), asked)
+    options = {name: value for name, value in wanted.items() if value is not None}
+    with connected(server) as client:
+        if "targets" in goals:
+            return client.plans.create_several(source, goals["targets"], **options)
+        return client.plans.create(source, **goals, **options)
 
 
 def _views(
@@ -234,7 +209,7 @@ def _one_view(
     from reshard.cli.tables import most_rows
     from reshard.cli.views.plan import plan_groups, plan_view, shares_view
 
-    show_all = answer.show_all
+    show_all = answer.output.show_all
     yield from plan_view(planned, show_all, said, most_rows())
     if answer.shares:
         yield from shares_view(plan_groups(planned.tensors, show_all), show_all)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from reshard import rules
+from reshard.cli.console import print_all, print_json
 from reshard.cli.options import Json, examples
 
 EXAMPLES = examples(
@@ -31,12 +32,9 @@ def recipes(
         typer.echo(rules.recipe(name), nl=False)
         return
     if as_json:
-        from reshard.cli.console import print_json
-
         listed = [{"name": each, "about": about} for each, about in known.items()]
         print_json({"command": "recipes", "recipes": listed})
         return
-    from reshard.cli.console import print_all
     from reshard.cli.tables import table
 
     print_all([table("", ("recipe", "what it is for"), known.items())])

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from reshard import rules as by_example
+from reshard.cli.console import print_all, print_json, warn
 from reshard.cli.failures import DIFFERENT
-from reshard.cli.options import Item, Json, Misuse, Step, examples, sizes, step_of
+from reshard.cli.groups import StepAndItem
+from reshard.cli.options import Json, Misuse, examples, sizes, step_of
 from reshard.cli.target_options import declared
 
 EXAMPLES = examples(
@@ -58,8 +60,8 @@ def probe(
     probes: Annotated[
         str, typer.Argument(metavar="PROBES", help="A new folder, which gets a probe for each run.")
     ],
-    step: Step = None,
-    item: Item = None,
+    *,
+    chosen: StepAndItem,
     select: Annotated[Texts, declared("select")] = None,
     drop: Annotated[Texts, declared("drop")] = None,
     as_json: Json = False,
@@ -68,10 +70,8 @@ def probe(
 
     They have the names, shapes, dtypes and format of TINY; files beside safetensors, such as config.json, are copied.
     """
-    from reshard.cli.console import print_json
-
     options: dict[str, Any] = {"select": select or (), "drop": drop or ()}
-    made = by_example.probe(tiny, probes, step=step_of(step), item=item, **options)
+    made = by_example.probe(tiny, probes, step=step_of(chosen.step), item=chosen.item, **options)
     if as_json:
         print_json({"command": "rules probe", "probes": list(made)})
         return
@@ -122,8 +122,6 @@ def infer(
     The map is proved on the examples, bit by bit. What one example leaves open is written as comments, and to stderr: the head count,
     or two sizes that are equal. A second model with other sizes answers most of it. Exit code 3 if something is not explained.
     """
-    from reshard.cli.console import print_json, warn
-
     if len(folders) % 2:
         raise Misuse("each PROBES needs an OUT; name both folders of each model")
     given: list[dict[str, int]] = [_numbers(file) for file in config or ()] or [{}]
@@ -174,7 +172,6 @@ def check(
 
     Of two maps that fit by shape it tells which is right. Exit code 3 if something differs.
     """
-    from reshard.cli.console import print_all, print_json
     from reshard.cli.tables import most_rows
     from reshard.cli.views.verification import verification_view
 

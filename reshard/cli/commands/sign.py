@@ -5,21 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
 import reshard
-from reshard.cli.options import (
-    Item,
-    Json,
-    MaxMemory,
-    Quiet,
-    ShowAll,
-    Source,
-    Step,
-    Unlisted,
-    Workers,
-    examples,
-    source_of,
-)
+from reshard.cli.console import print_all
+from reshard.cli.groups import Chosen, Output, Resources
+from reshard.cli.options import Source, examples
 
 EXAMPLES = examples(
     "reshard sign ckpt/1000 --key release.pem",
@@ -57,17 +48,13 @@ Version = Annotated[
 def sign(
     src: Source,
     key: Key,
-    step: Step = None,
-    item: Item = None,
-    unlisted: Unlisted = "leave",
+    *,
+    chosen: Chosen,
     out: Out = None,
     name: Name = None,
     version: Version = None,
-    max_memory: MaxMemory = None,
-    workers: Workers = None,
-    show_all: ShowAll = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    resources: Resources,
+    output: Output,
 ) -> None:
     """Sign the weights of a checkpoint, so that others can prove what they serve.
 
@@ -78,22 +65,13 @@ def sign(
     reshard verify --key PUB.pem checks the signature and computes the root anew. --name and --version are signed too, with the time: without
     them an older checkpoint and its own signature pass for the newest.
     """
-    from reshard.cli.console import print_answer
-    from reshard.cli.progress import watching
-
-    src = source_of(src, step, item)
-    with watching(as_json or quiet) as progress:
+    src = chosen.of(src)
+    with output.watching() as progress:
         found = reshard.sign(
-            src, key, unlisted=unlisted, out=out, name=name, version=version, max_memory=max_memory, workers=workers,
-            progress=progress,
+            src, key, unlisted=chosen.unlisted, out=out, name=name, version=version, **asdict(resources), progress=progress
         )  # fmt: skip
-    if as_json:
-        print_answer("sign", found)
+    if output.is_told("sign", found, found.warnings):
         return
-    from reshard.cli.console import print_all, warn
     from reshard.cli.views.versions import identity_view
 
-    if quiet:
-        warn(found.warnings)
-        return
-    print_all(identity_view(found, show_all))
+    print_all(identity_view(found, output.show_all))

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import reshard
+from reshard.cli.console import print_all, print_answer
 from reshard.cli.options import Json, examples
 
 EXAMPLES = examples("reshard steps ckpt", "reshard steps ckpt --json | jq '.steps[-1].path'")
@@ -27,11 +28,8 @@ def steps(run: Run, show_all: ShowAll = False, as_json: Json = False) -> None:
     """
     found = reshard.inspect_run(run)
     if as_json:
-        from reshard.cli.console import print_answer
-
         print_answer("steps", uri=run, steps=found)
         return
-    from reshard.cli.console import print_all
     from reshard.cli.tables import most_rows
     from reshard.cli.views.inspection import steps_view
 

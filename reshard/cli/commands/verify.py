@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 import reshard
+from reshard.cli.console import print_all
 from reshard.cli.failures import DIFFERENT, FAILED, refused
-from reshard.cli.options import (
-    Item,
-    Json,
-    MaxMemory,
-    Misuse,
-    Quiet,
-    ShowAll,
-    Step,
-    Unlisted,
-    Workers,
-    casts,
-    examples,
-    renames,
-    sizes,
-    source_of,
-)
+from reshard.cli.groups import Chosen, Output, Resources
+from reshard.cli.options import Misuse, examples
 from reshard.cli.remote import (
-    Asked,
     AskedServer,
     TokenFile,
     asked_server,
-    choice_there,
+    connected,
+    identity_there,
+    map_there,
     refuse_here,
 )
-from reshard.cli.target_options import Deltas, check_words, declared, is_delta
+from reshard.cli.target_options import Changes, Deltas, check_words, declared, is_delta
 
 EXAMPLES = examples(
     "reshard verify served",
@@ -112,22 +101,12 @@ Receipt = Annotated[
 ]
 
 
-Rules = list[str] | None
-
-
 def verify(
     a: A,
     b: B = None,
-    step: Step = None,
-    item: Item = None,
-    unlisted: Unlisted = "leave",
-    select: Annotated[Rules, declared("select")] = None,
-    drop: Annotated[Rules, declared("drop")] = None,
-    rename: Annotated[Rules, declared("rename")] = None,
-    cast: Annotated[Rules, declared("cast")] = None,
-    map: Annotated[str | None, declared("map")] = None,  # noqa: A002  the name of the option
-    size: Annotated[Rules, declared("sizes")] = None,
-    reverse: Annotated[bool, declared("reverse")] = False,
+    *,
+    chosen: Chosen,
+    changes: Changes,
     missing_chunks: Annotated[reshard.MissingChunks | None, declared("missing_chunks")] = None,
     identity: Identity = None,
     key: Key = None,
@@ -135,13 +114,10 @@ def verify(
     min_version: MinVersion = None,
     receipt: Receipt = None,
     delta: Deltas = None,
-    max_memory: MaxMemory = None,
-    workers: Workers = None,
+    resources: Resources,
     server: AskedServer = None,
     token_file: TokenFile = None,
-    show_all: ShowAll = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    output: Output,
 ) -> None:
     """Compare two checkpoints bit by bit, or one with its own record.
 
@@ -169,55 +145,54 @@ def verify(
     With --server a server reads and compares its checkpoints, and this command waits for its answer. --identity is then a root, and the
     text of the public key of --key is sent.
     """
-    from reshard.cli.progress import watching
-
     asked = asked_server(server, token_file)
     a, delta = _base_of(a, delta or []) if asked is None else (a, delta or [])
     other, delta = _split(b or [], delta, is_there=asked is not None)
-    mapped: dict[str, Any] = {"map": map, "sizes": sizes(size), "reverse": reverse}
-    rules: dict[str, Any] = {
-        "select": select,
-        "drop": drop,
-        "rename": None if rename is None else renames(rename),
-        "cast": None if cast is None else casts(cast),
-    }
-    given = {name: value for name, value in {**rules, **mapped}.items() if value}
+    rules = changes.parsed()
+    given = {name: value for name, value in rules.items() if value}
     check_words(given, [], is_there=asked is not None)
-    options: dict[str, Any] = {**rules, "max_memory": max_memory}
     if asked is not None:
-        from reshard.cli.remote import identity_there
-
         refuse_here(
             asked,
             {
                 "--missing-chunks": missing_chunks,
-                "--workers": workers,
+                "--workers": resources.workers,
                 "--receipt": receipt,
             },
         )
-        # A server of before deltas does not know the option: it is sent only where it is given.
-        choice = {**choice_there(step, item, unlisted), "deltas": delta or None}
-        with _other_signature(as_json):
-            expected = identity_there(identity, key, name, min_version)
-            there = {**choice, **options, **expected}
-            found = _verify_there(asked, a, other, there, mapped)
+        # A server of before maps and deltas does not know their options: they are sent only where they are given.
+        newer = {
+            "sizes": rules["sizes"] or None,
+            "reverse": changes.reverse or None,
+            "deltas": delta or None,
+        }
+        there = {**chosen.there(), **rules, **newer, "max_memory": resources.max_memory}
+        with _other_signature(output.as_json):
+            there |= identity_there(identity, key, name, min_version)
+            there |= map_there(changes.map)
+            with connected(asked) as client:
+                found = client.checkpoints.verify(a, other, **there)
     else:
-        a = source_of(a, step, item)
+        a = chosen.of(a)
         here: dict[str, Any] = {
             "missing_chunks": missing_chunks,
-            "workers": workers,
-            "unlisted": unlisted,
+            "unlisted": chosen.unlisted,
             "identity": identity,
             "key": key,
             "name": name,
             "min_version": min_version,
             "receipt": receipt,
             "deltas": delta or None,
-            **mapped,
+            **rules,
+            **asdict(resources),
         }
-        with _other_signature(as_json), watching(as_json or quiet) as progress:
-            found = reshard.verify(a, other, **options, **here, progress=progress)
-    _answer(found, len(delta), as_json=as_json, quiet=quiet, show_all=show_all)
+        with _other_signature(output.as_json), output.watching() as progress:
+            found = reshard.verify(a, other, **here, progress=progress)
+    if not output.is_told("verify", found, found.warnings):
+        from reshard.cli.tables import most_rows
+        from reshard.cli.views.verification import verification_view
+
+        print_all(verification_view(found, output.show_all, most_rows(), len(delta)))
     if found.differences:
         raise typer.Exit(DIFFERENT)
     if not found.is_compared:
@@ -255,33 +230,3 @@ def _other_signature(as_json: bool) -> Iterator[None]:
     except reshard.VerificationError as error:
         refused(error, as_json)
         raise typer.Exit(DIFFERENT) from None
-
-
-def _verify_there(
-    asked: Asked,
-    a: str,
-    b: str | None,
-    options: Mapping[str, Any],
-    mapped: Mapping[str, Any],
-) -> reshard.Verification:
-    from reshard.cli.remote import map_there, verify_there
-
-    # A server of before maps knows none of these options: they are sent only where they are given.
-    by_map = {"sizes": mapped["sizes"] or None, "reverse": mapped["reverse"] or None}
-    return verify_there(asked, a, b, {**options, **map_there(mapped["map"]), **by_map})
-
-
-def _answer(
-    found: reshard.Verification, deltas: int, *, as_json: bool, quiet: bool, show_all: bool
-) -> None:
-    from reshard.cli.console import print_all, print_answer, warn
-
-    if as_json:
-        print_answer("verify", found)
-    elif quiet:
-        warn(found.warnings)
-    else:
-        from reshard.cli.tables import most_rows
-        from reshard.cli.views.verification import verification_view
-
-        print_all(verification_view(found, show_all, most_rows(), deltas))
