@@ -23,7 +23,7 @@ import reshard
 from reshard import Target
 from reshard.cli.groups import Group, spread
 from reshard.cli.options import OPTION_NAMES, Misuse, casts, halves, renames, size, sizes, usage
-from reshard.cli.remote import is_stored_name
+from reshard.cli.server_options import is_stored_name
 from reshard.conversion.declared_options import OPTIONS
 from reshard.conversion.options import LIBRARY_NAMES
 from reshard.options import OUTPUT, Option

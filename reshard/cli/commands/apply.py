@@ -10,7 +10,8 @@ import reshard
 from reshard.cli.console import print_all
 from reshard.cli.groups import Chosen, Output, Resources
 from reshard.cli.options import Misuse, Unlisted, examples
-from reshard.cli.remote import ApplyServer, TokenFile, asked_server, convert_there, goals_there
+from reshard.cli.remote import convert_there, goals_there
+from reshard.cli.server_options import ApplyServer, TokenFile, asked_server
 from reshard.cli.target_options import (
     Base,
     DeltasAndTarget,

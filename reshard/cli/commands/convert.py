@@ -13,7 +13,8 @@ import reshard
 from reshard.cli.console import print_all
 from reshard.cli.groups import Chosen, Output, Resources
 from reshard.cli.options import Misuse, Part, Ray, Source, examples, ray_cluster, usage
-from reshard.cli.remote import Server, TokenFile, asked_server, convert_there, goals_there
+from reshard.cli.remote import convert_there, goals_there
+from reshard.cli.server_options import Server, TokenFile, asked_server
 from reshard.cli.target_options import (
     RULES,
     NamedTarget,

@@ -11,14 +11,8 @@ import reshard
 from reshard.cli.console import print_all
 from reshard.cli.groups import Chosen, Output, Resources
 from reshard.cli.options import examples
-from reshard.cli.remote import (
-    DeltaServer,
-    TokenFile,
-    asked_server,
-    delta_there,
-    layout_there,
-    map_there,
-)
+from reshard.cli.remote import delta_there, layout_there, map_there
+from reshard.cli.server_options import DeltaServer, TokenFile, asked_server
 from reshard.cli.target_options import Changes, check_words, declared
 from reshard.deltas.declared_options import OPTIONS
 from reshard.options import CHANGES

@@ -6,7 +6,8 @@ import reshard
 from reshard.cli.console import print_all, print_answer
 from reshard.cli.groups import Chosen
 from reshard.cli.options import Json, ShowAll, Source, examples
-from reshard.cli.remote import Asked, AskedServer, TokenFile, asked_server, connected
+from reshard.cli.remote import connected
+from reshard.cli.server_options import Asked, AskedServer, TokenFile, asked_server
 
 EXAMPLES = examples(
     "reshard inspect ckpt/1000",

@@ -11,14 +11,8 @@ import typer
 from reshard.cli.console import print_all, print_json
 from reshard.cli.groups import Group
 from reshard.cli.options import Json, examples
-from reshard.cli.remote import (
-    Asked,
-    JobsServer,
-    TokenFile,
-    connected,
-    needed_server,
-    one_conversion,
-)
+from reshard.cli.remote import connected, one_conversion
+from reshard.cli.server_options import Asked, JobsServer, TokenFile, needed_server
 
 if TYPE_CHECKING:
     from reshard_server.schemas.conversion import Conversion

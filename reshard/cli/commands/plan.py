@@ -26,13 +26,12 @@ from reshard.cli.options import (
     link_of,
     machines_of,
 )
-from reshard.cli.remote import (
+from reshard.cli.remote import connected, goals_there
+from reshard.cli.server_options import (
     Asked,
     PlanServer,
     TokenFile,
     asked_server,
-    connected,
-    goals_there,
     lets_a_server,
     refuse_here,
 )

@@ -14,15 +14,8 @@ from reshard.cli.console import print_all
 from reshard.cli.failures import DIFFERENT, FAILED, refused
 from reshard.cli.groups import Chosen, Output, Resources
 from reshard.cli.options import Misuse, examples
-from reshard.cli.remote import (
-    AskedServer,
-    TokenFile,
-    asked_server,
-    connected,
-    identity_there,
-    map_there,
-    refuse_here,
-)
+from reshard.cli.remote import connected, identity_there, map_there
+from reshard.cli.server_options import AskedServer, TokenFile, asked_server, refuse_here
 from reshard.cli.target_options import Changes, Deltas, check_words, declared, is_delta
 
 EXAMPLES = examples(
