@@ -130,8 +130,9 @@ def test_in_a_bucket_it_takes_one_request_more(
         with no_clock():
             report = reshard.convert(checkpoint, f"{s3_bucket.url}/{name}", identity="carry")
         assert report.requests is not None
-        puts.append((report.requests.planned.put, report.requests.actual.put))
+        assert report.requests.planned.put >= report.requests.actual.put
+        puts.append(report.requests.actual.put)
         (checkpoint / NAME).unlink(missing_ok=True)
-    assert [signed - unsigned for signed, unsigned in zip(*puts, strict=True)] == [1, 1]
+    assert puts[0] - puts[1] == 1
     again = reshard.convert(f"{s3_bucket.url}/signed", tmp_path / "back", identity="carry")
     assert again.identity is not None and again.identity.signers == (signer,)

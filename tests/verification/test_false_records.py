@@ -33,7 +33,7 @@ def test_patterns_of_a_stranger_are_never_applied(tmp_path):
         ({"tensors": -1}, "expected the number of tensors made to be whole numbers from 0, found [-1]"),
         ({"select": "x"}, "expected the select rules of made to be a list of strings, found x"),
         ({"drop": [1]}, "expected the drop rules of made to be a list of strings, found [1]"),
-        ({"rename": [["a"]]}, "expected the rename rules of made to be pairs, found [['a']]"),
+        ({"rename": [["a"]]}, "expected the rename rules of made to be a list of pairs, found [['a']]"),
         ({"cast": 5}, "expected the cast rules of made to be a list of pairs, found 5"),
         ({"origins": []}, "expected 'origins' to be an object, found list"),
         ({"origins": {"w": {"name": 3}}}, "the origin of 'w' names no tensor"),
