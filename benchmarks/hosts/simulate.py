@@ -152,7 +152,7 @@ def planned(model: Model, workers: int) -> Planned:
     options = CheckedOptions(max_memory=memory, workers=workers, layout=layout)
     form = form_of(reader, options, traits)
     target = make_target(reader, options, form, replace(traits, by_hosts=True))
-    plan = make_multi_plan([target.demands], memory, workers)
+    plan = make_multi_plan([target.wanted_pieces], memory, workers)
     took_s = time.process_time() - began_s
     return Planned(reader, plan, _output(target.checkpoint), took_s)
 

@@ -98,8 +98,8 @@ def source_state(root: Location, deltas: Sequence[Location] = ()) -> str:
     to list a folder: a state that is only half known would be another one the next time.
     """
     lines = list(root.state(OF_RECORDS))
-    # A root that is there is no prefix; looking for the files of one takes requests in a bucket.
-    listed = files_of(root, is_there=lines != [MISSING])
+    # In a bucket it takes requests to look for the files of a prefix; a root that is a file needs none.
+    listed = files_of(root, is_there=root.local is None and lines != [MISSING])
     if listed is not None:
         lines = [f"{file.name}{line}" for file in listed for line in file.state()]
     return _digest(itertools.chain(lines, (line for each in deltas for line in each.state())))
