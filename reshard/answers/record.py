@@ -155,6 +155,10 @@ class MadeLater(Sequence[T]):
     def __len__(self) -> int:
         return len(self._items)
 
+    def __reduce__(self) -> tuple[type, tuple[tuple[T, ...]]]:
+        """A pickle holds the records themselves: the function that makes them need not be one that pickles."""
+        return tuple, (tuple(self),)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
