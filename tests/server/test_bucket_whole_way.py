@@ -71,7 +71,7 @@ def test_from_and_to_a_bucket(bucket: Bucket, root_url: str, tmp_path: Path) -> 
             assert (found["state"], found["error"]) == ("succeeded", None)
             assert (found["result"][0]["source"], found["result"][0]["target"]) == (source, target)
             requests = found["result"][0]["requests"]
-            assert abs(requests["planned"]["total"] - requests["actual"]["total"]) <= 3
+            assert requests["actual"]["total"] <= requests["planned"]["total"]
         again = convert(client, "data/out", "models/served/a")
         assert (again["state"], again["error"]["status"]) == ("failed", 409)
         assert again["error"]["detail"].startswith(
