@@ -1,6 +1,6 @@
 """TargetContent: the tensors and leaves of a target, which rules or a map make, and the pieces of them that the planner is asked for.
 
-The tensors of a target: their layout, chunks and encoding, and the planner's demand for each of their pieces.
+The tensors of a target: their layout, chunks and encoding, and the piece that the planner is asked for.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def make_tensors(
     Raises CorruptError, naming tensor and chunk, for a chunk that does not decode; MemoryBudgetError, before anything is read,
     where ``max_memory`` is too small.
     """
-    wanted_pieces = [wanted for made in tensors for wanted in _demands(reader, made)]
+    wanted_pieces = [wanted for made in tensors for wanted in _wanted_pieces(reader, made)]
     plan = make_multi_plan([wanted_pieces], limits.max_memory, limits.workers)
     (own,) = plan.plans
     nowhere = FileMap(places=lambda _name, _index: (), finish=lambda *_: {})
@@ -123,7 +123,7 @@ def _place(fill: Fill, unit: int) -> Box:
     return box if fill.is_joint else fill.piece.to_target(box)
 
 
-def _demands(reader: Reader, made: MappedTensor) -> Iterator[WantedPiece]:
+def _wanted_pieces(reader: Reader, made: MappedTensor) -> Iterator[WantedPiece]:
     target = Side(made.spec, "made", True, 0)
     sides: dict[str, Side] = {"": target}
     for piece in made.pieces:
