@@ -65,7 +65,7 @@ class OrbaxForm(Form, frozen=True):
         return replace(given.tensor, spec=spec, encoding=_encoding(self, given.source))
 
     def plan(self, target: TargetCheckpoint) -> FileMap:
-        from reshard.formats.orbax.write.file_map import plan_files
+        from reshard.formats.orbax.write_files import plan_files
 
         return plan_files(target, self)
 

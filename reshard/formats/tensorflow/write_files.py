@@ -42,7 +42,7 @@ from reshard.formats.tensorflow.strings import (
     stored_strings,
 )
 from reshard.formats.tensorflow.table import table_bytes
-from reshard.formats.tensorflow.write.graph import target_graph, target_keys
+from reshard.formats.tensorflow.write_graph import target_graph, target_keys
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.local.staging import STAGED_PREFIX
 from reshard.storage.location import Location

@@ -16,7 +16,7 @@ from reshard.engine.movers.passthrough import copy_range
 from reshard.errors import CorruptError, StorageError, VerificationError
 from reshard.formats.contents import Extent
 from reshard.formats.file_map import Place
-from reshard.formats.orbax.write import file_map
+from reshard.formats.orbax import write_files
 from tests.orbax_trees import put, save_pytree
 
 
@@ -100,13 +100,13 @@ def test_an_encoded_chunk_is_not_put_into_a_shared_file_or_several(
     packed, tmp_path, monkeypatch, places
 ):
     """No format has such places for chunks whose size is known only once they are written."""
-    usual = file_map.plan_files
+    usual = write_files.plan_files
 
     def planned(*given):
         files = usual(*given)
         return replace(files, places=lambda *of: places(files.places(*of)[0].file))
 
-    monkeypatch.setattr(file_map, "plan_files", planned)
+    monkeypatch.setattr(write_files, "plan_files", planned)
     with pytest.raises(VerificationError) as caught:
         reshard.convert(packed, tmp_path / "target", compression="keep")
     assert re.fullmatch(

@@ -17,7 +17,7 @@ from reshard.formats.tensorflow import other_leaves
 from reshard.formats.tensorflow.kept_graph import kept_graph
 from reshard.formats.tensorflow.names import VALUE
 from reshard.formats.tensorflow.strings import one_string, stored_strings
-from reshard.formats.tensorflow.write.graph import object_graph
+from reshard.formats.tensorflow.write_graph import object_graph
 from reshard.geometry.grid import Box
 from tests.oracles.oracle import Oracle, RefusedError
 

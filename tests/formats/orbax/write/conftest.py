@@ -20,7 +20,7 @@ from reshard.formats.contents import Container, Item, Leaf, PathKey
 from reshard.formats.encoding import Encoding
 from reshard.formats.file_map import FileMap
 from reshard.formats.orbax.format import OrbaxForm
-from reshard.formats.orbax.write.file_map import plan_files
+from reshard.formats.orbax.write_files import plan_files
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout

@@ -9,7 +9,7 @@ import tensorstore as ts
 from reshard.formats.carry_out import finish_files, prepare_files
 from reshard.formats.encoding import Encoding
 from reshard.formats.orbax.format import OrbaxForm
-from reshard.formats.orbax.write.file_map import plan_files
+from reshard.formats.orbax.write_files import plan_files
 from reshard.geometry.dtypes import DTYPES, numpy_dtype
 from reshard.storage.location import locate
 from tests.formats.orbax.write.markers import write_markers
