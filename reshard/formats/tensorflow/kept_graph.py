@@ -1,7 +1,7 @@
 """The object graph of a source, for a target of the same names: paths that share an object, tables and custom savers stay known.
 
 The graph leaves out values that the target does not have: TensorFlow would look for them. Their objects stay, because others
-are known by their numbers, but nothing refers to them. A target with another name has a graph of its names (``write/graph.py``).
+are known by their numbers, but nothing refers to them. A target with another name has a graph of its names (``write_graph.py``).
 
 ::
 
