@@ -1,4 +1,4 @@
-"""How much a test repeats: a little by default, all in a campaign (``make campaigns``)."""
+"""The repetitions of a test: a few by default, all in a campaign (``make campaigns``)."""
 
 from __future__ import annotations
 

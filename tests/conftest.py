@@ -55,7 +55,7 @@ _SLOW_FIXTURES = frozenset({
     "azurite", "azurite_bucket", "cloud", "gcs_bucket", "gcs_server", "moto", "moto_bucket", "s3_bucket", "s3_server", "tensorflow",
     "torch",
 })  # fmt: skip
-"""What ``--quick`` leaves out: services, browsers, clusters, oracles, buckets, crashes, and processes whose memory is measured."""
+"""The fixtures and rooms that ``--quick`` leaves out: services, browsers, clusters, oracles, buckets, crashes, and processes whose memory is measured."""
 
 _LONG_GROUPS = frozenset({
     "chromium", "deploy", "examples", "memory", "ray", "readme", "torch", "walk", "tests/docs/test_pages.py",

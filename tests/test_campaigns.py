@@ -1,4 +1,4 @@
-"""What is left to campaigns is left out by default, and what stays has each choice, or each two of them."""
+"""Campaigns are left out by default; the tests that stay have each choice once, or each two choices together."""
 
 from __future__ import annotations
 

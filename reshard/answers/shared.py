@@ -11,7 +11,7 @@ Shape = tuple[int, ...]
 Axes = tuple[str | tuple[str, ...] | None, ...]
 AxisTypes = tuple[Literal["Auto", "Explicit", "Manual"], ...] | None
 Strategy = Literal["copy", "whole", "scatter", "weave", "block"]
-"""How pieces are moved.
+"""The way in which pieces are moved.
 
 copy: identical chunks are copied as they are, encoded.
 whole: each target chunk is one small source chunk: decoded, encoded and written in one go.

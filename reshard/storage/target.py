@@ -270,7 +270,7 @@ class Upload:
             return
         except StorageError as error:
             self._error = self._error or error
-        except BaseException as error:  # noqa: BLE001  raised by whoever writes
+        except BaseException as error:  # noqa: BLE001  raised again by the writing thread
             if not self._is_aborted:
                 self._error = self._error or error
 

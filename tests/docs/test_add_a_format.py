@@ -29,7 +29,7 @@ ARRAYS = {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What pip leaves of the page's distribution: its module, and its entry points."""
+    """Installs, as pip does, the page's distribution: its module, and its entry points."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "reshard_npz.py").write_text(code_of(PAGE, "python")[0])
     project = tomllib.loads(code_of(PAGE, "toml")[0])["project"]

@@ -19,7 +19,7 @@ DEMO = "reshard demo --dir demo"
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the command leaves with which several pages begin; it trains a model, which takes longer than such a page."""
+    """The result of the command with which several pages begin. It trains a model, so it runs once."""
     folder, page = tmp_path_factory.mktemp("demo"), DOCS / "tutorials" / "first-conversion.md"
     first, *_ = steps(page.read_text("utf-8"))
     assert first.text == DEMO
