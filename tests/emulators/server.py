@@ -65,6 +65,7 @@ class Server:
         self._later: list[tuple[int, Request]] = []
         self._answered = 0
         self._lock = threading.Lock()
+        self._is_closed = False
         self._connections: set[socket.socket] = set()
         self._api = make_api(self)
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -80,6 +81,7 @@ class Server:
 
     def close(self) -> None:
         self.faults.clear()
+        self._is_closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -102,9 +104,12 @@ class Server:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            except (OSError, RuntimeError):
+                if self._is_closed:
+                    return
+                # Against a test that leaves this process no descriptor or thread for a moment: later ones need the server.
+                time.sleep(0.01)
 
     def _serve(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

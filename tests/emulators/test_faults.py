@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
+import os
+import resource
 import subprocess
 import threading
 import time
@@ -282,3 +285,23 @@ def test_the_clock_of_a_server_may_be_wrong(own_bucket: Bucket) -> None:
     obstore.put(own_bucket.store(), "a", b"")
     told = obstore.head(own_bucket.store(), "a")["last_modified"].timestamp()
     assert abs(time.time() - 86400 - told) < 60
+
+
+def test_a_server_outlives_a_shortage_of_descriptors(own_bucket: Bucket) -> None:
+    """A test that leaves this process none for a moment takes no later test its server."""
+    server = own_bucket.emulator
+    clients = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=60) for _ in range(2)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + len(clients), hard))
+    try:
+        for client in clients:  # the second descriptor of each, the server's, is missing
+            client.connect()
+        time.sleep(0.2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for client in clients:
+        client.request("GET", f"/{own_bucket.name}/none")
+        assert client.getresponse().status == 404
+        client.close()
