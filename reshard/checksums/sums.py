@@ -4,11 +4,13 @@ A tensor is proved by its digest, the CRC-64/NVME of its row-major bytes, and by
 element counted exactly once. Both are sums over boxes: tasks compute them beside the elements, and the books add them up. Only
 this module decides which checksum a digest is.
 
-Coverage: a digest that is added up from pieces does not notice a missing piece of zeros, which contributes nothing, nor a piece
-that is counted twice, which cancels out. Either could hide an element that was never written. So the positions of the pieces
-are added up too. An element at ``(i, j, …)`` counts ``(r0 - 1) r0^i (r1 - 1) r1^j …`` modulo a prime, so the sum over a
-box is one short product. Boxes that tile a tensor add up to the tensor's value; any others do so with a chance of one
-in 2^50.
+Where elements change their order, type or place, both digests differ, and sums of elements by their places in the target are compared
+(``checksums/weighted_sums.py``).
+
+Coverage: a digest that is added up from pieces does not notice a missing piece of zeros, which contributes nothing, nor a piece that is
+counted twice, which cancels out; nor does a weighted sum notice zeros. Each could hide an element that was never written. So the
+positions of the pieces are added up too. An element at ``(i, j, …)`` counts ``(r0 - 1) r0^i (r1 - 1) r1^j …`` modulo a prime, so the sum
+over a box is one short product. Boxes that tile a tensor add up to the tensor's value; any others do so with a chance of one in 2^50.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from msgspec import Meta, Struct
 
 from reshard.checksums.crc import CRC64NVME, finish
 from reshard.checksums.tensor_digest import linear_of_box
+from reshard.checksums.weighted_sums import MODULUS
 from reshard.geometry.grid import Box
 
 if TYPE_CHECKING:
@@ -40,32 +43,36 @@ class Sums(Struct, frozen=True, gc=False, array_like=True):
 
     Attributes:
         source: their part of the source's digest, at their place in the source.
-        expected: their required part of the target's digest, computed from the elements that were read.
-        target: their actual part, computed from the written elements and their places.
+        target: their part of the target's digest, computed from the written elements and their places.
         read: coverage of the source's boxes.
         written: coverage of the target's boxes.
         is_seen: False if chunks travelled encoded, so that no element was seen.
         stored: their part of the CRCs that the source's format recorded (``PieceCrcs.total``); 0 if it recorded none.
+        expected: the weighted sum that the target must have, computed from the elements that were read; 0 for elements that keep
+            their bytes and places, as both digests are equal then.
+        placed: the one that it has, computed from the written elements and their places; 0 likewise.
     """
 
     source: Count = 0
-    expected: Count = 0
     target: Count = 0
     read: Count = 0
     written: Count = 0
     is_seen: bool = True
     stored: Count = 0
+    expected: Count = 0
+    placed: Count = 0
 
     def merge(self, other: Sums) -> Sums:
         """The sums of both."""
         return Sums(
             self.source ^ other.source,
-            self.expected ^ other.expected,
             self.target ^ other.target,
             (self.read + other.read) % PRIME,
             (self.written + other.written) % PRIME,
             self.is_seen and other.is_seen,
             self.stored ^ other.stored,
+            (self.expected + other.expected) % MODULUS,
+            (self.placed + other.placed) % MODULUS,
         )
 
 

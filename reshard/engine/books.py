@@ -157,16 +157,25 @@ def proved(tensor: TensorPlan, book: TensorBook, source: SourceBook | None) -> T
     amounts = (book.moved_bytes, book.read_bytes, written, book.cast)
     if not book.sums.is_seen:
         return TensorResult(None, None, *amounts)
-    target = digest_text(book.sums.target, spec.nbytes)
+    _check_same(tensor, book.sums)
     digest = None if source is None else source.digest
-    if book.sums.target != book.sums.expected:
-        expected = digest_text(book.sums.expected, spec.nbytes)
+    return TensorResult(digest, digest_text(book.sums.target, spec.nbytes), *amounts)
+
+
+def _check_same(tensor: TensorPlan, sums: Sums) -> None:
+    """Raises VerificationError unless what was written is what was read, at its place."""
+    if tensor.changes_bytes:
+        is_same = sums.placed == sums.expected
+        written, read = f"weighted sum {sums.placed:016x}", f"gives {sums.expected:016x}"
+    else:
+        nbytes, is_same = tensor.target.spec.nbytes, sums.target == sums.source
+        written = f"digest {digest_text(sums.target, nbytes)}"
+        read = f"has {digest_text(sums.source, nbytes)}"
+    if not is_same:
         raise VerificationError(
-            f"{name!r}: what was written has digest {target}, but what was read "
-            f"{'has' if expected == digest else 'gives'} {expected}; "
+            f"{tensor.name!r}: what was written has {written}, but what was read {read}; "
             "the output was discarded; check this machine's memory, then run again"
         )
-    return TensorResult(digest, target, *amounts)
 
 
 def _check_covered(tensor: TensorPlan, book: TensorBook) -> None:

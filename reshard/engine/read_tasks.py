@@ -218,7 +218,7 @@ def _read_fill(plan: MultiPlan, at: FillAt) -> _ReadFill:
     fills = plan.plans[at.target].tensors[at.tensor].fills
     first = sum([fill.units.count for fill in fills[: at.fill]])
     fill = fills[at.fill]
-    return _ReadFill(at, fill, first, tuple([changes_bytes(fill, p) for p in fill.pieces]))
+    return _ReadFill(at, fill, first, tuple(map(fill.changes, range(len(fill.pieces)))))
 
 
 _CONSTANT = Encoding()
@@ -242,17 +242,6 @@ def unit_of(at: FillAt, fill: Fill, number: int, box: Box, output: TargetOutput)
         place,
         spec.storage.clip(place),
     )
-
-
-def changes_bytes(fill: Fill, piece: Piece) -> bool:
-    """True if the target's row-major bytes are not those of the source."""
-    source, target = fill.sources[fill.pieces.index(piece)].spec, fill.target.spec
-    is_whole = (piece.source_box, piece.target_box) == (
-        Box.full(source.shape),
-        Box.full(target.shape),
-    )
-    is_in_order = piece.axis_order == tuple(range(len(piece.axis_order)))
-    return piece.is_computed or piece.is_viewed or not is_whole or not is_in_order
 
 
 def source_read(

@@ -119,6 +119,14 @@ class Fill(Struct, frozen=True, gc=False):
         """The smallest box of the target that holds its pieces."""
         return around([piece.to_target(Box.full(piece.shape)) for piece in self.pieces])
 
+    def changes(self, number: int) -> bool:
+        """True if the target's row-major bytes are not those of the source of piece ``number``."""
+        piece, source = self.pieces[number], self.sources[number].spec
+        boxes = (Box.full(source.shape), Box.full(self.target.spec.shape))
+        is_in_order = piece.axis_order == tuple(range(len(piece.axis_order)))
+        is_whole = (piece.source_box, piece.target_box) == boxes
+        return piece.is_computed or piece.is_viewed or not is_whole or not is_in_order
+
     @property
     def moved_bytes(self) -> int:
         """Bytes of the source's elements that it moves."""
@@ -171,6 +179,11 @@ class TensorPlan(Struct, frozen=True, gc=False):
     def source(self) -> Side:
         """The storage of the source of its piece, or of the first of them."""
         return self.fills[0].source
+
+    @property
+    def changes_bytes(self) -> bool:
+        """True if its row-major bytes are not those of one source; then all of its pieces change them."""
+        return self.fills[0].changes(0)
 
     @property
     def strategy(self) -> Strategy:

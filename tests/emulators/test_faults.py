@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
-import resource
+import socket
 import subprocess
 import threading
 import time
@@ -287,21 +288,28 @@ def test_the_clock_of_a_server_may_be_wrong(own_bucket: Bucket) -> None:
     assert abs(time.time() - 86400 - told) < 60
 
 
-def test_a_server_outlives_a_shortage_of_descriptors(own_bucket: Bucket) -> None:
+class Short:
+    """A socket of a process that has no descriptor left for the first connection."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.listening, self.refused = listening, False
+
+    def accept(self) -> Any:
+        if not self.refused:
+            self.refused = True
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self.listening.accept()
+
+
+def test_a_server_outlives_a_shortage_of_descriptors(
+    own_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A test that leaves this process none for a moment takes no later test its server."""
-    server = own_bucket.emulator
-    clients = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=60) for _ in range(2)]
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + len(clients), hard))
-    try:
-        for client in clients:  # the second descriptor of each, the server's, is missing
-            client.connect()
-        time.sleep(0.2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    for client in clients:
+    short = Short(own_bucket.emulator._socket)
+    monkeypatch.setattr(own_bucket.emulator, "_socket", short)
+    for _ in range(2):  # the server waits for the first one already
+        client = http.client.HTTPConnection("127.0.0.1", own_bucket.emulator.port, timeout=60)
         client.request("GET", f"/{own_bucket.name}/none")
         assert client.getresponse().status == 404
         client.close()
+    assert short.refused

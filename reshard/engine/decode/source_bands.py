@@ -20,6 +20,7 @@ from reshard.formats.codecs import encoded_room
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import Band, band_capacity, bands, row_bytes
+from reshard.geometry.turned_copy import turned_copy
 from reshard.planning.plans import around
 
 if TYPE_CHECKING:
@@ -58,12 +59,12 @@ class Interleaved:
             # One copy, since the interpreter's lock is taken again after each.
             bands = self._bands[(slice(first, last + 1), *_along(where, dim, slice(None)))]
             shape = (*out.shape[:dim], len(bands), width, *out.shape[dim + 1 :])
-            out.reshape(shape)[...] = np.moveaxis(bands, 0, dim)
+            turned_copy(out.reshape(shape), np.moveaxis(bands, 0, dim))
             return
         for band in range(first, last + 1):
             start, stop = max(along.start, band * width), min(along.stop, (band + 1) * width)
             there = (slice(None),) * dim + (slice(start - along.start, stop - along.start),)
-            out[there] = self._part(band, _along(where, dim, slice(start, stop)))
+            turned_copy(out[there], self._part(band, _along(where, dim, slice(start, stop))))
 
     def _ends(self, where: tuple[slice, ...]) -> tuple[int, int]:
         """The first band and the last."""

@@ -4,9 +4,9 @@ A decoded band goes to one unit, or to all units that share the read: of several
 each take a part of it. Every element is decoded once into a band, rearranged (unless it already lies as a
 target wants it), and written once to each target. The source's digest is taken from the decoded band, unless it
 was recorded and every target has the same (then that is compared in the end). A target's digest is taken
-after writing, from the written bytes and their places. The result of a cast or of another order of axes is
-computed a second time, and both ends sum up the places of their pieces (see ``write.target_digest`` and
-``checksums.sums.coverage``).
+after writing, from the written bytes and their places. Elements that change their order, type or place are summed up by their
+places in the target on both sides, as they lie there; the result of a cast is computed a second time. Both ends also sum up the places
+of their pieces (see ``checksums/weighted_sums.py`` and ``checksums.sums.coverage``).
 
 A small chunk that holds the same elements on all sides is decoded, encoded and written at once. Checkpoints have thousands of
 small tensors of one chunk each, and cutting bands into pieces and summing pieces up row by row takes longer than moving so few
@@ -37,6 +37,7 @@ from msgspec.structs import replace
 
 from reshard.checksums.sums import NOTHING, Sums, coverage, coverage_of, sum_of_box
 from reshard.checksums.tensor_digest import PieceCrcs
+from reshard.checksums.weighted_sums import MODULUS
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool, lent
 from reshard.engine.decode.chunk_reader import StoredChunks, chunk_bytes, decode_into
 from reshard.engine.decode.source_bands import (
@@ -65,7 +66,7 @@ from reshard.engine.task import (
 from reshard.engine.write.chunk_files import store_chunk
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.engine.write.target_digest import TargetDigest, expected_sum
-from reshard.errors import CorruptError, StorageError, VerificationError
+from reshard.errors import CorruptError, StorageError
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Box
 from reshard.planning.piece import Piece
@@ -236,9 +237,10 @@ def _transfer(
     memory = DecoderMemory(decoded_memory, passing[: sizes.encoded], rows)
     with ExitStack() as stack:
         opened_units = []
-        for unit in task.units:
+        changed = {take.unit for read in task.reads for take in read.takes if take.changes}
+        for number, unit in enumerate(task.units):
             output, dtype = outputs[unit.target], target_element_type(unit.pieces[0])
-            digest = TargetDigest(unit.shape, dtype, target_rows)
+            digest = TargetDigest(unit.shape, dtype, target_rows, is_weighted=number in changed)
             sink: ChunkSink | PieceSink
             if unit.strategy == "block":
                 sink = ChunkSink(unit, output, digest, arena)
@@ -270,26 +272,21 @@ def _pass_bands(
             if isinstance(band, Interleaved) or is_recorded:
                 for copier in copiers:
                     copier.put()
-                    copier.add(0, 0)
+                    copier.add(0)
             else:
                 _put_and_sum(read, band, box, copiers)
 
 
 def _put_and_sum(read: SourceRead, band: Array, box: Box, copiers: Sequence[PieceCopier]) -> None:
     """Puts a band into every target's place, and sums it up on both sides."""
+    # In this order: a band that changes in memory after its first sum is not what is expected once it is written.
+    expected = [copier.expected() if copier.take.changes else 0 for copier in copiers]
     sources = _sources(read, band, box, copiers)
+    stored = [copier.stored(read.crcs, read.shape) for copier in copiers]
     for copier in copiers:
         copier.put()
-    changed = [copier for copier in copiers if copier.take.changes]
-    # The expected digest is computed from the band, which must still be what was decoded.
-    if changed and _sources(read, band, box, copiers) != sources:
-        raise VerificationError(
-            f"{copiers[0].opened.unit.name!r}: the elements at {box} changed in memory between decoding and writing; "
-            "the output was discarded; check this machine's memory, then run again"
-        )
-    for copier, source in zip(copiers, sources, strict=True):
-        expected = copier.expected() if copier.take.changes else source
-        copier.add(source, expected, copier.stored(read.crcs, read.shape))
+    for copier, *sums in zip(copiers, sources, stored, expected, strict=True):
+        copier.add(*sums)
 
 
 def _sources(read: SourceRead, band: Array, box: Box, copiers: Sequence[PieceCopier]) -> list[int]:
@@ -315,7 +312,7 @@ def move_whole(
     elements: Array = memory.view(dtype).reshape(source.stored_shape)
     found = sum_of_box(elements, source.box, read.shape)
     stored = 0 if read.crcs is None else read.crcs.sum_of_box(elements, source.box, read.shape)
-    sums = Sums(found, found, read=coverage_of(source.box), stored=stored)
+    sums = Sums(found, read=coverage_of(source.box), stored=stored)
     return [_written(unit, read, outputs[unit.target], memory, sums) for unit in task.units]
 
 
@@ -344,7 +341,7 @@ class OpenUnit(Struct):
 
     Attributes:
         name: of the target in errors, if there are several.
-        sums: for each piece, the sums of what was read and the sums expected of the target.
+        sums: for each piece, the sums of what was read and of what the target must have.
         is_recorded: true if the source's digest was not taken, since it is recorded and the target must have the same.
     """
 
@@ -363,7 +360,7 @@ class OpenUnit(Struct):
         first, *others = self.sums
         first = first.merge(self.sink.sums)
         if self.is_recorded:
-            first = replace(first, source=first.target, expected=first.target)
+            first = replace(first, source=first.target)
         cast = self.sink.cast if any(piece.is_computed for piece in unit.pieces) else None
         return Result(
             unit.tensor,
@@ -461,17 +458,16 @@ class PieceCopier(Struct):
         return total
 
     def expected(self) -> int:
-        """The expected contribution of its parts to the target's digest, computed a second time."""
-        total = 0
-        for part in self.parts:
-            if not isinstance(part.elements, Interleaved):
-                total ^= expected_sum(self.opened.unit, self.piece, part.elements, part.box)
-        return total
+        """The weighted sum of its parts at their places in the target; results of a cast are computed a second time."""
+        arrays = (
+            (p.elements, p.box) for p in self.parts if not isinstance(p.elements, Interleaved)
+        )
+        return sum(expected_sum(self.piece, elements, box) for elements, box in arrays) % MODULUS
 
-    def add(self, source: int, expected: int, stored: int = 0) -> None:
+    def add(self, source: int, stored: int = 0, expected: int = 0) -> None:
         """Counts the parts as read once."""
         boxes = (box for part in self.parts for box in self.piece.source_boxes(part.box))
         sums, number = self.opened.sums, self.take.piece
         sums[number] = sums[number].merge(
-            Sums(source, expected, read=coverage(boxes), stored=stored)
+            Sums(source, read=coverage(boxes), stored=stored, expected=expected)
         )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from reshard.checksums.sums import NOTHING, PRIME, Sums, coverage
+from reshard.checksums.sums import NOTHING, Sums, coverage
 from reshard.checksums.tensor_digest import CRC32C, linear_of_box
 from reshard.engine.cast import cast_into
 from reshard.engine.decode.source_bands import Interleaved
@@ -36,6 +36,7 @@ from reshard.engine.write.target_digest import TargetDigest
 from reshard.errors import VerificationError
 from reshard.geometry.grid import Box, Index
 from reshard.geometry.row_major import bands, row_bytes
+from reshard.geometry.turned_copy import turned_copy
 from reshard.planning.piece import Piece, inverse
 from reshard.planning.task_cost import BAND_BYTES
 from reshard.storage.local.files import OpenFiles
@@ -207,7 +208,7 @@ class _Slots:
             )
             self.cast = self.cast + lost
         else:
-            turned[...] = band[there]
+            turned_copy(turned, band[there])
 
     def place(self, slot: Slot, band: Box) -> Box:
         """The box of a slot of ``band`` in the target tensor: within the band, and within its chunk."""
@@ -226,10 +227,9 @@ class _Slots:
 
     def add_digest(self, parts: Sequence[tuple[Array, Box]], band: Box) -> None:
         """Counts slots by their places in the target, not by their origins."""
-        target, written = self.target_digest.digest(parts, band), coverage(box for _, box in parts)
-        self.sums = Sums(
-            target=self.sums.target ^ target, written=(self.sums.written + written) % PRIME
-        )
+        digest, placed = self.target_digest.digest(parts, band), self.target_digest.placed(parts)
+        written = coverage(box for _, box in parts)
+        self.sums = self.sums.merge(Sums(target=digest, written=written, placed=placed))
 
 
 class PieceSink(_Slots):

@@ -1,24 +1,32 @@
-"""The digest of what was written (TargetDigest), and the one that it must have (``expected_sum``).
+"""The sums of what was written (TargetDigest), and the weighted sum that it must have (``expected_sum``).
 
 A target chunk is often a narrow stripe of its tensor, so that a piece of it has many short rows,
 and a checksum call for each would cost more than the bytes. So the pieces of a band are copied
 back, from the memory that was written and by the places where it was written, into rows as wide
 as the band, and these are summed in one call.
 
-If elements keep their type and order, source and target have the same digest. Else the expected
-elements are computed a second time from the decoded band, independently of all code that cuts,
-casts and places them.
+If elements keep their bytes and places, source and target have the same digest. Else both sides are summed up by the elements' places
+in the target, each as it lies in memory; results of casts are computed a second time from the decoded band. What says where an element
+belongs, the piece, is used here independently of all code that cuts, casts and places them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.checksums.sums import sum_of_box
 from reshard.checksums.tensor_digest import runs_of
+from reshard.checksums.weighted_sums import (
+    MODULUS,
+    Along,
+    weighted_sum,
+    weighted_sum_along,
+    weights_of,
+)
 from reshard.engine.cast import SLAB_ELEMENTS, converted
-from reshard.engine.task import Unit, target_element_type
+from reshard.engine.task import target_element_type
 from reshard.geometry.grid import Box
 from reshard.planning.piece import Piece
 
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from reshard.checksums.weighted_sums import Weights
     from reshard.engine.buffers import Bytes
 
     Array = npt.NDArray[Any]
@@ -36,12 +45,19 @@ LONG_RUN_BYTES = 64 << 10
 
 
 class TargetDigest:
-    """Sums bands of one tensor; ``memory`` holds the largest of them."""
+    """Sums bands of one tensor; ``memory`` holds the largest of them, ``is_weighted`` if elements have changed."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], memory: Bytes) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], memory: Bytes, *, is_weighted: bool
+    ) -> None:
         self._shape = shape
         self._dtype = dtype
         self._memory = memory
+        self._is_weighted = is_weighted
+
+    def placed(self, pieces: Sequence[tuple[Array, Box]]) -> int:
+        """The weighted sum of pieces at their places; 0 if the digest alone proves them."""
+        return sum(weighted_sum(*one) for one in pieces) % MODULUS if self._is_weighted else 0
 
     def digest(self, pieces: Sequence[tuple[Array, Box]], band: Box) -> int:
         """Contribution of pieces, each with its place in the tensor, that together fill ``band``.
@@ -66,33 +82,50 @@ class TargetDigest:
         return run >= LONG_RUN_BYTES or run == elements.nbytes
 
 
-def expected_sum(unit: Unit, piece: Piece, band: Array, box: Box) -> int:
-    """The contribution of ``band``, at ``box`` of a piece, to the target's digest."""
-    dtype = target_element_type(piece)
-    shape = unit.shape if piece.target_view is None else piece.target_view.shape
-    total = 0
-    for elements, part in slabs(band, box, piece.axis_order):
-        expected = elements
-        if piece.is_computed:
-            expected = converted(
-                elements, dtype, saturate=piece.saturate, arithmetic=piece.arithmetic
-            )
-        turned = expected.transpose(piece.axis_order)
-        total ^= sum_of_box(turned, piece.in_target(part), shape)
+def expected_sum(piece: Piece, band: Array, box: Box) -> int:
+    """The weighted sum of ``band``, at ``box`` of a piece, at its place in the target."""
+    if not piece.is_computed:
+        return weighted_sum_along(band, _weights(piece, box))
+    dtype, total = target_element_type(piece), 0
+    for elements, part in slabs(band, box):
+        cast = converted(elements, dtype, saturate=piece.saturate, arithmetic=piece.arithmetic)
+        total += weighted_sum_along(cast, _weights(piece, part))
     return total
 
 
-def slabs(band: Array, box: Box, order: Sequence[int] | None = None) -> Iterator[tuple[Array, Box]]:
-    """The band in parts of about SLAB_ELEMENTS, each with its box, so that copies stay small.
+def _weights(piece: Piece, box: Box) -> list[Along]:
+    """The weights of the axes of a box of a piece: of each dimension of the target, for the axes that make it up."""
+    place, found, first = piece.in_target(box), [], 0
+    sizes = ((),) * place.rank if piece.target_view is None else piece.target_view.sizes
+    for dim, split in enumerate(sizes):
+        count = max(1, len(split))
+        axes, among = piece.axis_order[first : first + count], slice(first, first + count)
+        found.append(
+            Along(axes, _weights_within(dim, split, place.start[among], place.stop[among]))
+        )
+        first += count
+    return found
 
-    ``order``: the target's axes, slowest first. The first of them is cut, so that rows stay as long as possible.
-    """
+
+def _weights_within(
+    dim: int, sizes: Sequence[int], start: Sequence[int], stop: Sequence[int]
+) -> Weights:
+    """The weights of the indices in a box of a dimension that is split into ``sizes``; it has an axis for each of them."""
+    row = math.prod(sizes[1:])
+    weights = weights_of(dim, start[0] * row, stop[0] * row)
+    if len(sizes) <= 1:
+        return weights
+    within = tuple(slice(a, b) for a, b in zip(start[1:], stop[1:], strict=True))
+    return weights.reshape(-1, *sizes[1:])[:, *within]
+
+
+def slabs(band: Array, box: Box) -> Iterator[tuple[Array, Box]]:
+    """The band in parts of about SLAB_ELEMENTS, each with its box, so that copies stay small."""
     if band.size <= SLAB_ELEMENTS:
         if band.size:
             yield band, box
         return
-    axes = range(band.ndim) if order is None else order
-    axis = next(d for d in axes if band.shape[d] > 1)
+    axis = next(d for d in range(band.ndim) if band.shape[d] > 1)
     step = max(1, SLAB_ELEMENTS * band.shape[axis] // band.size)
     for start in range(0, band.shape[axis], step):
         stop = min(start + step, band.shape[axis])
@@ -100,4 +133,4 @@ def slabs(band: Array, box: Box, order: Sequence[int] | None = None) -> Iterator
             (*box.start[:axis], box.start[axis] + start, *box.start[axis + 1 :]),
             (*box.stop[:axis], box.start[axis] + stop, *box.stop[axis + 1 :]),
         )
-        yield from slabs(band[(slice(None),) * axis + (slice(start, stop),)], part, order)
+        yield from slabs(band[(slice(None),) * axis + (slice(start, stop),)], part)

@@ -15,6 +15,7 @@ from reshard.formats.contents import GatheredChunk, RawPiece
 from reshard.geometry.dtypes import opaque_dtype
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes, strided_span
+from reshard.geometry.turned_copy import turned_copy
 from reshard.storage.location import open_range
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def read_strided(
     if is_dense and span <= SCRATCH_BYTES:
         scratch = np.empty(span, "u1")
         read(offset, scratch.data)
-        out[...] = np.ndarray(out.shape, out.dtype, scratch, strides=tuple(strides))
+        turned_copy(out, np.ndarray(out.shape, out.dtype, scratch, strides=tuple(strides)))
         return
     slowest = axes[0]
     rows = max(1, SCRATCH_BYTES // strides[slowest]) if is_dense else 1

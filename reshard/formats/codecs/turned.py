@@ -10,6 +10,7 @@ import numpy as np
 from reshard.formats.codecs.stream import DecodeStream
 from reshard.geometry.dtypes import opaque_dtype
 from reshard.geometry.row_major import run_boxes
+from reshard.geometry.turned_copy import turned_copy
 
 
 class TurnedStream:
@@ -42,7 +43,7 @@ class TurnedStream:
         self.skip(len(out))
         turned, at = self._decoded(), 0
         for box in run_boxes(self._shape, start, start + len(elements)):
-            elements[at : at + box.size].reshape(box.shape)[...] = turned[box.slices]
+            turned_copy(elements[at : at + box.size].reshape(box.shape), turned[box.slices])
             at += box.size
 
     def skip(self, nbytes: int) -> None:

@@ -17,13 +17,39 @@ SABOTAGES = (
     ),
     Sabotage(
         "digest-uncompared",
-        "the digest of what was written is not compared with that of what was read",
+        "the sums of what was written are not compared with those of what was read",
         "reshard/engine/books.py",
-        "    if book.sums.target != book.sums.expected:",
+        "    if not is_same:",
         "    if False:",
         (
             "tests/robustness/sabotage/test_files.py::test_a_chunk_that_is_stored_as_another[elements-block-zstd-none-turned-1]",
         ),
+    ),
+    Sabotage(
+        "weights-of-the-wrong-axis",
+        "elements that were read are weighted as if the target had the source's order of axes",
+        "reshard/engine/write/target_digest.py",
+        "        axes, among = piece.axis_order[first : first + count], slice(first, first + count)",
+        "        axes, among = tuple(range(first, first + count)), slice(first, first + count)",
+        (
+            "tests/robustness/sabotage/test_pieces.py::test_without_a_defect_all_is_well[scatter-zstd-none-turned-1]",
+        ),
+    ),
+    Sabotage(
+        "words-weighted-alike",
+        "the words of an element of 8 bytes have one weight, so that nobody notices when they change places",
+        "reshard/checksums/weighted_sums.py",
+        " * _scalar(_WORDS, number)",
+        "",
+        ("tests/checksums/test_weighted_sums.py::test_every_element_counts_by_its_place[at 0-8]",),
+    ),
+    Sabotage(
+        "last-tile-lost",
+        "a turned copy leaves out what is left behind the last whole tile",
+        "reshard/geometry/turned_copy.py",
+        "range(0, size, step)]",
+        "range(0, max(1, size - step + 1), step)]",
+        ("tests/geometry/test_turned_copy.py::test_all_orders_of_axes[u4-shape0]",),
     ),
     Sabotage(
         "digest-fold-wrong",
@@ -189,8 +215,8 @@ SABOTAGES = (
         "piece-to-another-target",
         "of targets that share a read, the second gets what the first asked for",
         "reshard/engine/movers/one_task.py",
-        "    for copier in copiers:\n        copier.put()\n    changed",
-        "    for copier in (copiers[0], *copiers[:-1]):\n        copier.put()\n    changed",
+        "    for copier in copiers:\n        copier.put()\n    for copier, *",
+        "    for copier in (copiers[0], *copiers[:-1]):\n        copier.put()\n    for copier, *",
         ("tests/engine/test_several_targets.py::test_the_source_is_read_once[scatter]",),
     ),
     Sabotage(
