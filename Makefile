@@ -23,7 +23,7 @@ SOURCES := reshard server tests benchmarks docs examples
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install oracles tools demo test quick campaigns clients sabotage check docs format bench lock clean
+.PHONY: help install oracles tools demo test again quick campaigns clients sabotage check docs format bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -41,6 +41,9 @@ tools: ## see that the programs are there with which tests work: browser, databa
 
 test: $(INSTALLED) oracles tools ## run all tests but campaigns: each promise, on a few examples
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+again: $(INSTALLED) oracles tools ## run the tests that failed last, alone, up to the first that fails again
+	$(BIN)/python -m pytest -n 0 -x -v --last-failed --last-failed-no-failures none
 
 quick: $(INSTALLED) ## run the tests that need no service, browser, cluster or oracle
 	$(BIN)/python -m pytest --quick $(PYTEST_ARGS)

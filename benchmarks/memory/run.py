@@ -1,4 +1,4 @@
-"""Peak memory against the budget: ``python -m benchmarks.memory.run [--mib 768] [--tensors 100000] [--chunks 100000]``.
+"""Peak memory against the budget: ``python -m benchmarks.memory.run [--mib 768] [--tensors 100000] [--chunks 100000] [--repeat 1]``.
 
 Each case runs at 64 MiB, 256 MiB and 1 GiB in a fresh process, whose peak the kernel tells (ru_maxrss). The
 contract: at most 128 MiB more than the budget, or refused before a byte moves, with the budget that works,
@@ -82,6 +82,9 @@ class Outcome:
     smallest: int = 0
 
 
+TURN = ("map", {"map": [{"from": "w", "to": "w", "shape": "a b -> b a"}]})
+LAYERS = ("map", {"map": [{"from": "w", "to": "w.{l}", "shape": "e l f -> f e"}]})
+
 ROWS, COLUMNS, MIDDLE = ("x",), (None, "x"), (None, "x", None)
 
 CASES = [
@@ -100,6 +103,9 @@ CASES = [
          (("compression", "zstd"), ("chunk_bytes", "4MiB"))),
     Case("cast to bfloat16, rows to columns", "rows", COLUMNS, (("cast", {"w": "bfloat16"}),)),
     Case("chunks as they are (keep)", "rows", ROWS, (("compression", "keep"),)),
+    Case("turned by a map, raw", "raw", ROWS, (TURN,)),
+    Case("turned by a map, zstd to safetensors", "rows", (), (TURN, ("to", "safetensors"))),
+    Case("layers turned by a map, to safetensors", "cube", (), (LAYERS, ("to", "safetensors"))),
     Case("one zstd chunk", "one-zstd", COLUMNS),
     Case("one gzip chunk", "one-gzip", COLUMNS),
     Case("one blosc chunk", "one-blosc", COLUMNS),
@@ -129,7 +135,11 @@ def run_case(case: Case, sources: Path, target: Path, budget_mib: int, workers: 
     }
     other = sources / ("columns" if case.source == "rows" else case.source)
     if case.command == "convert":
-        rules = [{"match": "^w", "axes": list(case.axes)}] if case.source != "small" else []
+        rules = (
+            [{"match": "^w", "axes": list(case.axes)}]
+            if case.axes and case.source != "small"
+            else []
+        )
         options["layout"] = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": rules}
         other = target
     words = [case.command, str(sources / case.source), str(other), json.dumps(options)]
@@ -179,7 +189,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--chunks", type=int, default=100_000, help="chunks of one tensor")
     parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS_MIB, help="MiB")
     parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--only", default="", help="cases whose source has this name")
+    parser.add_argument(
+        "--only", default="", help="cases with this in the name of their source or in their label"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=1, help="runs of each; the table has the highest peak"
+    )
     parser.add_argument("--folder", type=Path, help="where sources and targets lie meanwhile")
     return parser.parse_args()
 
@@ -190,18 +205,21 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="reshard-memory-", dir=arguments.folder))
     broken = 0
     try:
-        cases = [c for c in CASES if arguments.only in ("", c.source)]
+        cases = [c for c in CASES if arguments.only in f"{c.source} {c.label}"]
         names = {c.source for c in cases} | {"columns"}
         make_sources(root, names, arguments.mib, arguments.tensors, arguments.chunks)
         print("| case | max_memory MiB | allowed MiB | planned MiB | measured MiB |")
         print("|---|---:|---:|---:|---:|")
         for case in cases:
             for budget in arguments.budgets:
-                for mib, outcome in run_within(
-                    case, root, root / "target", budget, arguments.workers
-                ):
-                    print(row(case, mib, outcome), flush=True)
-                    broken += not is_kept(mib, outcome)
+                runs = [
+                    dict(run_within(case, root, root / "target", budget, arguments.workers))
+                    for _ in range(arguments.repeat)
+                ]
+                for mib in runs[0]:
+                    worst = max((run[mib] for run in runs), key=lambda outcome: outcome.peak)
+                    print(row(case, mib, worst), flush=True)
+                    broken += not is_kept(mib, worst)
     finally:
         shutil.rmtree(root)
     sys.exit(1 if broken else 0)

@@ -8,9 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from reshard.errors import StorageError
-from reshard.geometry.sizes import format_bytes
-
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -48,26 +45,22 @@ def aligned_empty(nbytes: int) -> Bytes:
     """
     import numpy as np
 
-    if nbytes >= MAPPED_BYTES:
-        return np.frombuffer(_mapped(nbytes), np.uint8)
-    return aligned(nbytes)
-
-
-def _mapped(nbytes: int) -> mmap.mmap:
+    if nbytes < MAPPED_BYTES:
+        return aligned(nbytes)
     try:
-        return mmap.mmap(-1, nbytes, flags=_PRIVATE)
-    except (OSError, OverflowError, MemoryError) as error:
-        raise StorageError(
-            f"the system refused {format_bytes(nbytes)} of memory for a part of a tensor ({error}); restore "
-            "fewer tensors (select), or on more hosts"
-        ) from error
+        return np.frombuffer(mmap.mmap(-1, nbytes, flags=_PRIVATE), np.uint8)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(error) from error
 
 
 class Arena:
-    """One allocation from which a task takes all its buffers."""
+    """One allocation from which a task takes all its buffers.
+
+    It is mapped, since malloc keeps up to 64 MiB of what is freed, and so a process with arenas of several sizes took more than allowed.
+    """
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = aligned(nbytes)
+        self.memory = aligned_empty(nbytes)
         self._used = 0
 
     @property

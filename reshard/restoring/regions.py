@@ -21,8 +21,10 @@ from msgspec import Struct
 from reshard.engine.buffers import aligned_empty
 from reshard.engine.cast import cast_into
 from reshard.engine.task import CastStats
+from reshard.errors import StorageError
 from reshard.geometry.dtypes import element_dtype, numpy_dtype, storage_bytes
 from reshard.geometry.grid import Box, Cuts, Grid, Index
+from reshard.geometry.sizes import format_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -151,7 +153,14 @@ class Buffer:
 
 
 def _new_array(shape: tuple[int, ...], dtype: str) -> Array:
-    memory = aligned_empty(math.prod(shape) * storage_bytes(dtype))
+    nbytes = math.prod(shape) * storage_bytes(dtype)
+    try:
+        memory = aligned_empty(nbytes)
+    except MemoryError as error:
+        raise StorageError(
+            f"the system refused {format_bytes(nbytes)} of memory for a part of a tensor ({error}); restore "
+            "fewer tensors (select), or on more hosts"
+        ) from error
     array: Array = memory.view(numpy_dtype(dtype)).reshape(shape)
     return array
 

@@ -113,6 +113,29 @@ def test_two_tasks_never_share_an_arena():
     assert not np.shares_memory(one.memory, two.memory)
 
 
+FREED = """
+    import json, resource
+    import numpy as np
+    from reshard.engine.buffers import Arena
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+
+    before = resident()
+    for mib in 12, 3, 17, 9, 30, 5, 21:
+        arena = Arena(mib << 20)
+        arena.memory[:] = 1
+        del arena
+    print(json.dumps(resident() - before))
+"""
+
+
+def test_memory_of_an_arena_that_is_dropped_is_given_back():
+    """malloc keeps up to 64 MiB of it, and a run of tasks of several sizes would take more than it is allowed."""
+    assert run_fresh(FREED).printed < 2 << 20
+
+
 FORKED = """
     import json, os
     from reshard.engine.buffers import MAPPED_BYTES, aligned_empty

@@ -6,10 +6,12 @@ import itertools
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.engine.buffers import aligned_empty
+from reshard.errors import StorageError
 from reshard.geometry.grid import Box, Grid
 from reshard.restoring.regions import Buffer, Region
 
@@ -80,6 +82,13 @@ def test_buffers_are_aligned_for_jax_to_adopt():
         memory = aligned_empty(nbytes)
         assert memory.nbytes == nbytes
         assert memory.ctypes.data % 64 == 0
+
+
+def test_memory_that_the_system_refuses_is_named():
+    region = Region(Box((0,), (1 << 60,)))
+    text = r"the system refused .* of memory for a part of a tensor \(.*\); restore fewer tensors \(select\), or on more hosts"
+    with pytest.raises(StorageError, match=text):
+        Buffer(region, "uint8", "uint8")
 
 
 def test_direct_needs_contiguous_bytes_of_one_buffer():
