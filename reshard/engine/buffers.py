@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,20 +37,25 @@ def aligned(nbytes: int) -> Bytes:
     return raw[start : start + nbytes]
 
 
-def aligned_empty(nbytes: int) -> Bytes:
+def aligned_empty(nbytes: int, *, is_reused: bool = False) -> Bytes:
     """Bytes of any value, aligned as jax wants them to adopt memory instead of copying it.
 
     Large buffers come in the system's default pages. numpy asks for huge pages, which a
-    virtual machine has often handed back to its host: filling those took twice the system time.
+    virtual machine has often handed back to its host: filling those took twice the system time. They pay
+    where memory ``is_reused``: turned copies touch many pages at once.
     """
     import numpy as np
 
     if nbytes < MAPPED_BYTES:
         return aligned(nbytes)
     try:
-        return np.frombuffer(mmap.mmap(-1, nbytes, flags=_PRIVATE), np.uint8)
+        mapped = mmap.mmap(-1, nbytes, flags=_PRIVATE)
     except (OSError, OverflowError) as error:
         raise MemoryError(error) from error
+    if is_reused and hasattr(mmap, "MADV_HUGEPAGE"):  # a wish, and Linux's alone
+        with suppress(OSError):
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapped, np.uint8)
 
 
 class Arena:
@@ -60,7 +65,7 @@ class Arena:
     """
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = aligned_empty(nbytes)
+        self.memory = aligned_empty(nbytes, is_reused=True)
         self._used = 0
 
     @property
