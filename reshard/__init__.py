@@ -91,8 +91,7 @@ if TYPE_CHECKING:
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
-    from reshard.formats.contents import Item, Style
-    from reshard.formats.encoding import Encoding
+    from reshard.formats.contents import Encoding, Item, Style
     from reshard.formats.slices.file_digests import FileVerdict
     from reshard.formats.target_files import FilesOf
     from reshard.geometry.grid import Box, Grid

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from reshard.deltas.report import DeltaReport
     from reshard.deltas.versions import VersionInfo
     from reshard.engine.progress import Progress
-    from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import Step
+    from reshard.formats.format import CheckpointPath
 
 
 def delta(

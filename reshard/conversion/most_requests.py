@@ -18,8 +18,8 @@ from collections.abc import Collection, Mapping, Sequence
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.target_plan import Planned
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.codecs import is_seekable
+from reshard.formats.format import CheckpointPath
 from reshard.geometry.grid import Grid
 from reshard.geometry.row_major import band_cut, row_bytes
 from reshard.layout.tensor_spec import TensorSpec

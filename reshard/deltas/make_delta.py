@@ -56,9 +56,9 @@ from reshard.formats.delta.index import (
 )
 from reshard.formats.delta.index_values import hasher
 from reshard.formats.json.safe_json import read_bytes
-from reshard.formats.kept_metadata import stale_metadata
 from reshard.formats.registry import open_reader
 from reshard.formats.safetensors.files import INDEX_NAME
+from reshard.formats.slices.kept_metadata import stale_metadata
 from reshard.maps.mapped_checkpoint import refuse_unequal
 from reshard.storage.commit_markers import markers_at
 from reshard.storage.local.spool import Spool

@@ -33,8 +33,7 @@ from msgspec.structs import replace
 from reshard.errors import PlanError
 from reshard.formats.base import TargetTensor
 from reshard.formats.chunking import contiguous_grid
-from reshard.formats.contents import Extent, GatheredChunk, RawPiece, StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent, GatheredChunk, RawPiece, StoredTensor
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Box, Cuts, Grid, Index
 from reshard.geometry.row_major import span

@@ -15,8 +15,7 @@ from reshard.arguments import bytes_of, check_choice, check_positive
 from reshard.engine.limits import limits_of
 from reshard.errors import MissingPackageError, PlanError
 from reshard.formats.chunking import SPLIT_ABOVE_BYTES, object_chunk_bytes
-from reshard.formats.contents import Style
-from reshard.formats.encoding import Encoding, parse_compression
+from reshard.formats.contents import Encoding, Style, parse_compression
 from reshard.formats.format import refuse_database
 from reshard.formats.orbax.format import OrbaxForm
 from reshard.planning.target_layouts import Layout

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from reshard.checksums.crc import CRC32, CRC32C, Crc
 from reshard.errors import FormatError, StorageError
-from reshard.formats.carry_out import finish_files, prepare_files
 from reshard.formats.file_map import (
     ChunkChecksum,
     FileMap,
@@ -24,6 +23,8 @@ from reshard.formats.file_map import (
     Place,
     SharedFile,
     StoredRanges,
+    finish_files,
+    prepare_files,
 )
 from reshard.geometry.grid import Index
 from reshard.storage.location import Location, locate

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from reshard.formats import kept_metadata
-from reshard.formats.kept_metadata import (
+from reshard.formats.slices import kept_metadata
+from reshard.formats.slices.kept_metadata import (
     NO_METADATA,
     KeptMetadata,
     metadata_of_files,

@@ -11,7 +11,7 @@ import pytest
 import reshard
 from reshard.errors import StorageError
 from reshard.formats.orbax.reader import open_orbax
-from reshard.formats.values import PlainFiles
+from reshard.formats.zarr.values import PlainFiles
 from reshard.storage.location import locate
 from tests.orbax_trees import save_pytree
 

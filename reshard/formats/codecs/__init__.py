@@ -13,8 +13,7 @@ from reshard.formats.codecs.stream import AtOnceStream, DecodeStream, FillStream
 from reshard.formats.codecs.tensorstore import ArrayStream, array_decoder_bytes
 from reshard.formats.codecs.turned import TurnedStream
 from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes, zstd_encoded_bytes
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.base import Store
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from reshard.errors import FormatError, ReshardError
 from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
-from reshard.formats.contents import Container, Extent, Item, RecordedRange, StoredTensor
+from reshard.formats.contents import Container, Encoding, Extent, Item, RecordedRange, StoredTensor
 from reshard.formats.dcp.files import FORMAT, metadata_files, read_metadata_files, readable
 from reshard.formats.dcp.items import (
     StoredItem,
@@ -38,7 +38,6 @@ from reshard.formats.dcp.metadata import (
     parse_metadata,
 )
 from reshard.formats.dcp.tree import TreeLeaf, largest_carried, tree_of
-from reshard.formats.encoding import Encoding
 from reshard.formats.limits import MAX_ITEM_PICKLE_BYTES
 from reshard.formats.slices.file_digests import check_digest
 from reshard.formats.slices.parse import read_slices

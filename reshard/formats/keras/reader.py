@@ -20,8 +20,16 @@ from msgspec.structs import replace
 from reshard.errors import FormatError, ReshardError
 from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
-from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, RawPiece, StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import (
+    Container,
+    Encoding,
+    Extent,
+    Item,
+    Leaf,
+    PathKey,
+    RawPiece,
+    StoredTensor,
+)
 from reshard.formats.keras.chunks import REPACK, ChunkTable
 from reshard.formats.keras.datasets import Dataset, left_out_attributes, read_datasets, walk
 from reshard.formats.keras.files import is_shard

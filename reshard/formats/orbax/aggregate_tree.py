@@ -17,8 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.contents import Extent, GatheredChunk, RawPiece
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent, GatheredChunk, RawPiece
 from reshard.formats.leaf_paths import Path
 from reshard.formats.msgpack.arrays import ArrayBytes
 from reshard.formats.msgpack.tree import Value
@@ -180,7 +179,7 @@ _GATHERED = Encoding(gathered="in ranges")
 
 
 class KeptValues:
-    """The extents of kept values by their keys; implements ``formats.values.Values``."""
+    """The extents of kept values by their keys; implements ``formats.zarr.values.Values``."""
 
     def __init__(self) -> None:
         self.extents: dict[str, Extent] = {}

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from reshard.errors import FormatError, PlanError, ReshardError
 from reshard.formats.json.safe_json import read_json
-from reshard.formats.record_names import OF_RECORDS
+from reshard.formats.names import OF_RECORDS
 from reshard.formats.safetensors.files import is_weights
 from reshard.formats.target_files import FilesOf
 from reshard.geometry.sizes import exact_bytes

@@ -19,8 +19,8 @@ from reshard.formats.json.safe_json import (
     read_bytes,
     refuse_many_values,
 )
-from reshard.formats.kept_metadata import NO_METADATA, KeptMetadata, within_limits
 from reshard.formats.limits import MAX_SLICE_VALUES
+from reshard.formats.slices.kept_metadata import NO_METADATA, KeptMetadata, within_limits
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
     FORMAT,

@@ -17,7 +17,7 @@ from reshard.engine.movers.one_task import execute
 from reshard.engine.output import TargetOutput
 from reshard.errors import CorruptError
 from reshard.formats.codecs import zstd
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.formats.zarr.zarr3_json import zarr_json
 from reshard.geometry.grid import Box, Grid

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.codecs import open_stream
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 from reshard.formats.json.json_cursor import JsonCursor
 from reshard.formats.json.safe_json import json_value
 from reshard.formats.ocdbt.index import OcdbtIndex
@@ -36,7 +35,7 @@ from reshard.formats.orbax.tree_metadata import (
 from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.slices.parse import parse_slices
 from reshard.formats.zarr.metadata import ShardIndexing, parse_zarr
-from reshard.formats.zarr.shard_index import read_shard_index
+from reshard.formats.zarr.values import read_shard_index
 from reshard.geometry.sizes import parse_bytes
 from reshard.layout.device_mesh import parse_mesh
 from reshard.layout.read_layout import load_layout

@@ -26,7 +26,7 @@ SABOTAGES = (
     Sabotage(
         "shard-index-crc-unchecked",
         "the checksum of the index of a zarr 3 shard is not compared",
-        "reshard/formats/zarr/shard_index.py",
+        "reshard/formats/zarr/values.py",
         "    if found != expected:",
         "    if False:",
         ("tests/formats/orbax/test_damaged_data.py::test_shard_index_is_damaged",),
@@ -70,7 +70,7 @@ SABOTAGES = (
     Sabotage(
         "byte-order-ignored",
         "big-endian elements are read as little-endian",
-        "reshard/formats/zarr/codec_chains.py",
+        "reshard/formats/zarr/metadata.py",
         '    return bool(configuration.get("endian", "little") == "little")',
         "    return True",
         (
@@ -118,7 +118,7 @@ SABOTAGES = (
     Sabotage(
         "missing-chunk-unrefused",
         "chunks that are not stored are filled although the checkpoint records that all are",
-        "reshard/formats/missing_chunks.py",
+        "reshard/formats/lacks.py",
         "(asked is None and not reader.tensors[name].may_be_missing)",
         "False",
         (

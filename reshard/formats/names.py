@@ -1,10 +1,12 @@
-"""The names of the step folders of a training run."""
+"""Names around a checkpoint: of the step folders of a training run, and of files that record something about it and are no part of it."""
 
 from __future__ import annotations
 
 import re
 
 from msgspec import Struct
+
+from reshard.formats.slices.slice_file import FILE_NAME, PARTIAL_NAME
 
 _USUAL = r"(?:.*_)?(?:step|checkpoint|ckpt|iter)"
 _USUAL_PREFIX = re.compile(_USUAL, re.DOTALL)
@@ -56,3 +58,18 @@ def is_step_name(name: str) -> bool:
     """True if a folder of that name can only be a step."""
     found = step_name(name)
     return found is not None and found.is_usual
+
+
+IDENTITY_NAME = "identity.json"
+TREE_NAME = "identity.tree"
+SIGNATURE_NAME = "identity.dsse.json"
+RECEIPT_NAME = "identity.receipt.json"
+SHA256_NAME = "sha256.json"
+PROBE_NAME = ".identity.probe"
+"""Written and removed at once, as a test that files can be written."""
+
+OF_IDENTITY = (IDENTITY_NAME, TREE_NAME, SIGNATURE_NAME, RECEIPT_NAME, SHA256_NAME)
+"""The files of an identity, at the top of a checkpoint."""
+
+OF_RECORDS = frozenset({FILE_NAME, PARTIAL_NAME, PROBE_NAME, *OF_IDENTITY})
+"""Names that do not count for the state of a checkpoint, and are not carried into another."""
