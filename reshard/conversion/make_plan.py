@@ -47,7 +47,7 @@ from reshard.formats.lacks import (
     record_warnings,
     unprotected,
 )
-from reshard.formats.quantized.pairs import Quantized, bare_warnings, quantization
+from reshard.formats.quantized import Quantized, bare_warnings, quantization
 from reshard.formats.registry import refuse_other_content
 from reshard.planning.estimates import RequestPlan
 from reshard.planning.planner import make_multi_plan

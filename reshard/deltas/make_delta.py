@@ -55,8 +55,8 @@ from reshard.formats.delta.index import (
     tensors_digest,
 )
 from reshard.formats.delta.index_values import hasher
-from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.registry import open_reader
+from reshard.formats.safe_json import read_bytes
 from reshard.formats.safetensors.files import INDEX_NAME
 from reshard.formats.slices.kept_metadata import stale_metadata
 from reshard.maps.mapped_checkpoint import refuse_unequal

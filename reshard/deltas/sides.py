@@ -14,7 +14,7 @@ from reshard.formats.delta.index import ListedTensor
 from reshard.formats.delta.read_delta import anchor_version
 from reshard.formats.format import refuse_others
 from reshard.formats.leaf_paths import renamed_leaves
-from reshard.formats.quantized.pairs import find_pairs
+from reshard.formats.quantized import find_pairs
 from reshard.formats.safetensors.format import SAFETENSORS, SafetensorsForm
 from reshard.formats.safetensors.header import header_shape, safetensors_name
 from reshard.geometry.grid import Grid

@@ -28,7 +28,7 @@ from reshard.formats.delta.read_delta import (
     open_delta,
     version_of_delta,
 )
-from reshard.formats.json.safe_json import json_value, read_bytes
+from reshard.formats.safe_json import json_value, read_bytes
 from reshard.formats.safetensors.files import INDEX_NAME, is_shard
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.sizes import format_bytes

@@ -2,7 +2,7 @@
 
 DCP's shards and TensorFlow's slices are boxes that need not form a grid. Each has its own file, offset and order of
 axes. The rest of the project sees a grid: each chunk is a range of one piece, or is gathered from several
-(``codecs/gather.py``).
+(``codecs/source.py``).
 
 The boxes of the pieces tile the tensor but need not form a grid. Cuts that split no box are kept::
 

@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 
 from reshard.errors import VerificationError
+from reshard.formats.codecs.compressed import (
+    ZstdStream,
+    refuse_window,
+    window_bytes,
+    zstd_decoder_bytes,
+)
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import INPUT_BYTES, SourceStream
-from reshard.formats.codecs.zstd import ZstdStream, refuse_window, window_bytes, zstd_decoder_bytes
 from reshard.formats.contents import Extent, Layer
 from reshard.formats.delta.index_values import Checksum, Hasher, hasher
 

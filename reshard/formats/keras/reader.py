@@ -32,8 +32,7 @@ from reshard.formats.contents import (
 )
 from reshard.formats.keras.chunks import REPACK, ChunkTable
 from reshard.formats.keras.datasets import Dataset, left_out_attributes, read_datasets, walk
-from reshard.formats.keras.files import is_shard
-from reshard.formats.keras.hdf5 import opened_hdf5
+from reshard.formats.keras.files import is_shard, opened_hdf5
 from reshard.formats.limits import MAX_JSON_BYTES
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.slices.parse import parse_slices

@@ -48,9 +48,9 @@ from reshard.errors import FormatError, IncompleteCheckpointError, NotACheckpoin
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Container, Item, Leaf, PathKey
 from reshard.formats.format import PlaceNames
-from reshard.formats.json.safe_json import expect, json_value
 from reshard.formats.names import is_step_name
 from reshard.formats.orbax.aggregate_file import is_aggregate
+from reshard.formats.safe_json import expect, json_value
 from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.slices.kept_metadata import KeptMetadata, json_texts, within_limits
 from reshard.formats.zarr.metadata import ZARR2_FILE

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import Encoding, Extent
-from reshard.formats.json.safe_json import expect, json_value
 from reshard.formats.limits import MAX_ZARR_BYTES
 from reshard.formats.ocdbt.index import OcdbtIndex, find_databases
 from reshard.formats.orbax.tree_metadata import (
@@ -25,6 +24,7 @@ from reshard.formats.orbax.tree_metadata import (
     key_prefix,
     refuse_unsafe,
 )
+from reshard.formats.safe_json import expect, json_value
 from reshard.formats.slices.file_digests import check_bytes
 from reshard.formats.zarr.metadata import (
     BY_TENSORSTORE,

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, MissingError, NotACheckpointError
 from reshard.formats.delta.index import is_delta
-from reshard.formats.json.safe_json import expect, json_value, read_bytes
+from reshard.formats.safe_json import expect, json_value, read_bytes
 from reshard.formats.slices.slice_file import digest_of
 from reshard.storage.location import Location
 

@@ -40,7 +40,7 @@ from reshard.formats.state_dict.state import (
     read_state,
 )
 from reshard.formats.torch.archive import RecordCrcs, crcs_of_number
-from reshard.formats.torch.plain_value import (
+from reshard.formats.torch.saved_values import (
     Unread,
     tensor_leaf,
     unread_leaf,

@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.contents import Encoding
-from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.limits import MAX_CHUNKS, MAX_RANK, MAX_TENSOR_BYTES
+from reshard.formats.safe_json import expect, expect_sizes, json_value
 from reshard.geometry.dtypes import DTYPES, numpy_dtype, storage_bytes
 
 if TYPE_CHECKING:

@@ -20,8 +20,6 @@ from hypothesis import strategies as st
 from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.codecs import open_stream
 from reshard.formats.contents import Encoding, Extent
-from reshard.formats.json.json_cursor import JsonCursor
-from reshard.formats.json.safe_json import json_value
 from reshard.formats.ocdbt.index import OcdbtIndex
 from reshard.formats.orbax.aggregate_file import read_aggregate
 from reshard.formats.orbax.aggregate_tree import read_tree
@@ -32,6 +30,7 @@ from reshard.formats.orbax.tree_metadata import (
     read_strings,
     read_tree_metadata,
 )
+from reshard.formats.safe_json import JsonCursor, json_value
 from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.slices.parse import parse_slices
 from reshard.formats.zarr.metadata import ShardIndexing, parse_zarr

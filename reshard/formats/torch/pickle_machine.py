@@ -117,7 +117,7 @@ class Machine:
 
     Args:
         data: the pickle.
-        names, is_closed: as ``interpreter.read_pickle`` takes them.
+        names, is_closed: as ``read_pickle`` takes them.
         where: the file, for messages.
     """
 

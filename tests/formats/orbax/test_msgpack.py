@@ -18,11 +18,11 @@ from orbax.checkpoint import msgpack_utils
 from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.contents import PathKey
 from reshard.formats.limits import MAX_LEAVES
-from reshard.formats.msgpack import cursor, tree
-from reshard.formats.msgpack.tree import MsgpackTree
+from reshard.formats.orbax import aggregate_file, msgpack_values
+from reshard.formats.orbax.aggregate_file import MsgpackTree
 from reshard.storage.location import locate
 from tests.equal import assert_same
-from tests.formats.msgpack.read import array_of, cursor_of, leaves_of
+from tests.formats.orbax.read_msgpack import array_of, cursor_of, leaves_of
 from tests.orbax_trees import DTYPES, random_array
 
 
@@ -95,7 +95,7 @@ def test_arrays_are_not_read(tmp_path):
     place = locate(tmp_path / "f")
     tracemalloc.start()
     try:
-        found = list(MsgpackTree(cursor.MsgpackCursor(place, place.status())))
+        found = list(MsgpackTree(msgpack_values.MsgpackCursor(place, place.status())))
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -108,7 +108,7 @@ def test_arrays_are_not_read(tmp_path):
 def test_any_window_reads_the_same(window, tmp_path, monkeypatch):
     data = flax.serialization.msgpack_serialize({"a": np.arange(9.0), "b": ["x" * 100, 2**40]})
     expected = leaves_of(tmp_path, data)
-    monkeypatch.setattr(cursor, "WINDOW_BYTES", window)
+    monkeypatch.setattr(msgpack_values, "WINDOW_BYTES", window)
     assert leaves_of(tmp_path, data) == expected
 
 
@@ -233,7 +233,7 @@ def test_too_many_dimensions_and_pieces_are_refused(tmp_path):
 
 
 def test_more_values_than_any_tree_has_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(tree, "MAX_LEAVES", 1000)
+    monkeypatch.setattr(aggregate_file, "MAX_LEAVES", 1000)
     assert len(leaves_of(tmp_path, msgpack.packb([1] * 1000))) == 1000
     refused(
         tmp_path,
@@ -246,7 +246,7 @@ def test_more_values_than_any_tree_has_are_refused(tmp_path, monkeypatch):
 
 def test_names_that_one_long_key_makes_long_are_counted(tmp_path, monkeypatch):
     """A key of 4 KB is in the file once, and in the name of every leaf below it."""
-    monkeypatch.setattr(tree, "MAX_ALL_NAMES_CHARACTERS", 100_000)
+    monkeypatch.setattr(aggregate_file, "MAX_ALL_NAMES_CHARACTERS", 100_000)
     data = msgpack.packb({"k" * 4000: list(range(100))})
     refused(tmp_path, data, FormatError, "F has more than 100,000 characters of names and strings")
     refused(

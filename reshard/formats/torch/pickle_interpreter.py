@@ -24,7 +24,7 @@ from reshard.formats.limits import (
     MAX_PICKLE_STACK,
     MAX_PICKLE_VALUES,
 )
-from reshard.formats.pickle.machine import (
+from reshard.formats.torch.pickle_machine import (
     ANONYMOUS,
     FROZENSET,
     SET,

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from reshard.formats.msgpack.arrays import ArrayBytes
-from reshard.formats.msgpack.cursor import MsgpackCursor
-from reshard.formats.msgpack.tree import MsgpackTree, Value
+from reshard.formats.orbax.aggregate_file import MsgpackTree, Value
+from reshard.formats.orbax.msgpack_values import ArrayBytes, MsgpackCursor
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.storage.location import locate
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, StorageError
-from reshard.formats.json.json_cursor import JsonCursor
-from reshard.formats.json.safe_json import MAX_JSON_DEPTH, json_value, read_bytes, read_json
+from reshard.formats.safe_json import MAX_JSON_DEPTH, JsonCursor, json_value, read_bytes, read_json
 from reshard.storage.location import locate
 
 VALUES = st.recursive(
