@@ -42,7 +42,7 @@ PATH_CALLS = frozenset(
 
 EXCEPTIONS = {
     "reads or writes files that users name, such as layouts": (
-        "cli.commands.demo", "cli.commands.layout", "cli.commands.rules", "cli.commands.serve", "cli.remote", "cli.server_options",
+        "cli.commands.demo", "cli.commands.inspection", "cli.commands.rules", "cli.commands.serve", "cli.remote", "cli.groups",
         "cli.console", "cli.target_options", "layout.layout_text",
     ),
     "makes the folders of the demonstration": ("demo.serving_job", "demo.story", "demo.training_job"),

@@ -1,4 +1,4 @@
-"""``reshard verify``."""
+"""``reshard verify``, ``diff`` and ``fingerprint``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ from msgspec.structs import asdict
 import reshard
 from reshard.cli.console import print_all
 from reshard.cli.failures import DIFFERENT, FAILED, refused
-from reshard.cli.groups import Chosen, Output, Resources
-from reshard.cli.options import Misuse, examples
+from reshard.cli.groups import (
+    AskedServer,
+    Chosen,
+    Output,
+    Resources,
+    StepAndItem,
+    TokenFile,
+    asked_server,
+    refuse_here,
+)
+from reshard.cli.options import Misuse, Source, examples, usage
 from reshard.cli.remote import connected, identity_there, map_there
-from reshard.cli.server_options import AskedServer, TokenFile, asked_server, refuse_here
 from reshard.cli.target_options import Changes, Deltas, check_words, declared, is_delta
 
-EXAMPLES = examples(
+VERIFY_EXAMPLES = examples(
     "reshard verify served",
     "reshard verify ckpt/1000 served",
     "reshard verify ckpt served --step 1000",
@@ -31,13 +39,13 @@ EXAMPLES = examples(
     "reshard verify served && rsync -a served/ serving-host:/models/",
 )
 
-A = Annotated[
+Verified = Annotated[
     str,
     typer.Argument(
         metavar="A", help="The checkpoint to verify; with --step, the folder of a training run."
     ),
 ]
-B = Annotated[
+Compared = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[B]",
@@ -95,8 +103,8 @@ Receipt = Annotated[
 
 
 def verify(
-    a: A,
-    b: B = None,
+    a: Verified,
+    b: Compared = None,
     *,
     chosen: Chosen,
     changes: Changes,
@@ -223,3 +231,123 @@ def _other_signature(as_json: bool) -> Iterator[None]:
     except reshard.VerificationError as error:
         refused(error, as_json)
         raise typer.Exit(DIFFERENT) from None
+
+
+DIFF_EXAMPLES = examples(
+    "reshard diff ckpt/1000 served",
+    "reshard diff ckpt/1000 ckpt/2000 --select '^params/'",
+    "reshard diff ckpt ckpt/2000 --step latest --drop '^opt_state/' --all",
+)
+
+First = Annotated[
+    str,
+    typer.Argument(
+        metavar="A", help="The checkpoint to start from; with --step, the folder of a training run."
+    ),
+]
+Other = Annotated[
+    str, typer.Argument(metavar="B", help="The other checkpoint, on any mesh and in any chunks.")
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RE",
+        help="Compare only leaves whose name this regular expression finds; may be repeated. "
+        "Default: all.",
+    ),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RE",
+        help="Leave out leaves whose name this finds, after --select; may be repeated.",
+    ),
+]
+
+
+def diff(
+    a: First,
+    b: Other,
+    *,
+    chosen: Chosen,
+    select: Select = None,
+    drop: Drop = None,
+    resources: Resources,
+    output: Output,
+) -> None:
+    """Show which tensors of two checkpoints differ, and by how much.
+
+    Reads both once, element by element. For each tensor that differs: how many elements do, the
+    largest difference |a - b|, and the relative norm ‖a - b‖ / ‖a‖. Tensors that one checkpoint lacks, differences of
+    shape and dtype, and leaves that are not tensors are listed too. Tensors of different dtypes are compared by value,
+    without loss. --step and --item choose a part of A;
+    --unlisted is for both.
+
+    Exit code 0 if everything is equal bit for bit, 3 if something differs.
+    """
+    changes: dict[str, Any] = {"select": select or (), "drop": drop or ()}
+    with usage():
+        reshard.check_arguments(**changes)
+    a = chosen.of(a)
+    with output.watching() as progress:
+        found = reshard.diff(
+            a,
+            b,
+            unlisted=chosen.unlisted,
+            **changes,
+            **asdict(resources),
+            progress=progress,
+        )
+    if not output.is_told("diff", found):
+        from reshard.cli.tables import most_rows
+        from reshard.cli.views.diff import diff_view
+
+        print_all(diff_view(found, output.show_all, most_rows()))
+    if found.differences:
+        raise typer.Exit(DIFFERENT)
+
+
+FINGERPRINT_EXAMPLES = examples(
+    "reshard fingerprint ckpt/1000",
+    "reshard fingerprint ckpt/1000 && reshard verify ckpt/1000",
+    "reshard fingerprint ckpt --step latest",
+    "reshard fingerprint ckpt/1000 --overwrite",
+)
+
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace an existing record, after the checkpoint was changed on purpose.",
+    ),
+]
+
+
+def fingerprint(
+    src: Source,
+    *,
+    chosen: StepAndItem,
+    overwrite: Overwrite = False,
+    resources: Resources,
+    output: Output,
+) -> None:
+    """Record digests of a checkpoint in it, so that later damage is found.
+
+    Stock Orbax stores no checksum of its data. This reads every byte once and adds a small file,
+    slices.json, beside each _METADATA and at the top; nothing else is changed, and Orbax restores
+    the checkpoint as before. From then on verify, convert and restore compare the bytes that they read with it. Earlier
+    damage is not detected.
+
+    These digests are fast and find accidents. Whoever changes weights on purpose can keep them: against that, reshard identify and sign
+    make hashes that cannot be kept.
+    """
+    src = chosen.of(src)
+    with output.watching() as progress:
+        found = reshard.fingerprint(
+            src, overwrite=overwrite, **asdict(resources), progress=progress
+        )
+    if output.is_told("fingerprint", found):
+        return
+    from reshard.cli.views.verification import fingerprint_view
+
+    print_all(fingerprint_view(found, output.show_all))

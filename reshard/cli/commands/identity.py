@@ -1,4 +1,4 @@
-"""``reshard sign``."""
+"""``reshard identify`` and ``sign``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,61 @@ from reshard.cli.console import print_all
 from reshard.cli.groups import Chosen, Output, Resources
 from reshard.cli.options import Source, examples
 
-EXAMPLES = examples(
+IDENTIFY_EXAMPLES = examples(
+    "reshard identify ckpt/1000",
+    "reshard identify ckpt/1000 --write",
+    "reshard identify served --out identities/served",
+    "reshard identify ckpt --step latest --json",
+)
+
+Write = Annotated[
+    bool,
+    typer.Option("--write", help="Write identity.json and identity.tree into the checkpoint."),
+]
+IdentityOut = Annotated[
+    str | None,
+    typer.Option("--out", metavar="DIR", help="Write them into this folder instead."),
+]
+Sha256 = Annotated[
+    bool,
+    typer.Option(
+        "--sha256",
+        help="Write sha256.json beside them: the SHA-256 of each tensor's row-major bytes, by name. Reads each tensor a second time.",
+    ),
+]
+
+
+def identify(
+    src: Source,
+    *,
+    chosen: Chosen,
+    write: Write = False,
+    out: IdentityOut = None,
+    sha256: Sha256 = False,
+    resources: Resources,
+    output: Output,
+) -> None:
+    """Show the identity of the weights: one root, whatever their mesh, chunks, codec and format.
+
+    Reads every byte once. Two checkpoints have the same root if names, dtypes, shapes and every bit of their tensors are
+    the same. Nobody can make other weights with the same root, so that the root can be published, signed (reshard sign)
+    and checked (reshard verify --identity).
+
+    fingerprint records faster checksums in a checkpoint, which find accidents, but not intent. Needs the extra identity.
+    """
+    src = chosen.of(src)
+    with output.watching() as progress:
+        found = reshard.identify(
+            src, unlisted=chosen.unlisted, write=write, out=out, sha256=sha256, **asdict(resources), progress=progress
+        )  # fmt: skip
+    if output.is_told("identify", found, found.warnings):
+        return
+    from reshard.cli.views.inspection import identity_view
+
+    print_all(identity_view(found, output.show_all))
+
+
+SIGN_EXAMPLES = examples(
     "reshard sign ckpt/1000 --key release.pem",
     "reshard sign served --key release.pem --out identities/served",
     "reshard sign ckpt/1000 --key release.pem --name llama --version 1000",
@@ -27,7 +81,7 @@ Key = Annotated[
         help="The private key, not encrypted: Ed25519 or ECDSA on P-256 (openssl genpkey -algorithm ed25519).",
     ),
 ]
-Out = Annotated[
+SignatureOut = Annotated[
     str | None,
     typer.Option(
         "--out", metavar="DIR", help="Write into this folder. Default: into the checkpoint."
@@ -50,7 +104,7 @@ def sign(
     key: Key,
     *,
     chosen: Chosen,
-    out: Out = None,
+    out: SignatureOut = None,
     name: Name = None,
     version: Version = None,
     resources: Resources,
@@ -72,6 +126,6 @@ def sign(
         )  # fmt: skip
     if output.is_told("sign", found, found.warnings):
         return
-    from reshard.cli.views.versions import identity_view
+    from reshard.cli.views.inspection import identity_view
 
     print_all(identity_view(found, output.show_all))

@@ -1,4 +1,4 @@
-"""``reshard clean``."""
+"""``reshard commit``, ``doctor`` and ``clean``."""
 
 from __future__ import annotations
 
@@ -8,17 +8,89 @@ import typer
 
 import reshard
 from reshard.cli.console import print_all, print_answer
+from reshard.cli.failures import FAILED
 from reshard.cli.groups import Output
-from reshard.cli.options import Json, Misuse, Quiet, examples
+from reshard.cli.options import Json, Misuse, Quiet, examples, usage
 from reshard.cli.target_options import declared
 
-EXAMPLES = examples(
+COMMIT_EXAMPLES = examples(
+    "reshard convert ckpt/1000 served --layout serving.yaml --part 1/2",
+    "reshard convert ckpt/1000 served --layout serving.yaml --part 2/2",
+    "reshard commit served",
+)
+
+PartsTarget = Annotated[
+    str,
+    typer.Argument(metavar="DST", help="The target of the parts, a path or a URL of a bucket."),
+]
+
+
+def commit(
+    target: PartsTarget,
+    state: Annotated[str | None, declared("state")] = None,
+    *,
+    output: Output,
+) -> None:
+    """Make a checkpoint of the parts that convert --part has done.
+
+    Checks that every unit of work was done once, compares the digests of what was read and written for every tensor, as convert does,
+    and publishes DST. Parts that are missing or not finished are named, and nothing is published. An interrupted
+    commit resumes when the same command is run again.
+    """
+    with output.watching() as progress:
+        report = reshard.commit(target, state=state, progress=progress)
+    if output.is_told("commit", report, report.warnings):
+        return
+    from reshard.cli.views.report import report_view
+
+    print_all(report_view(report, output.show_all, set()))
+
+
+DOCTOR_EXAMPLES = examples(
+    "reshard doctor gs://bucket/checkpoints",
+    "AWS_ENDPOINT_URL=https://minio.example reshard doctor s3://bucket",
+    "reshard doctor s3://bucket/run --json",
+)
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL", help="A folder in a bucket: gs://…, s3://… or az://…. It need not exist."
+    ),
+]
+
+
+def doctor(url: Url, as_json: Json = False) -> None:
+    """Test whether a bucket can do what reshard needs.
+
+    Writes some 50 MiB in a folder with a random name, reads them again and removes them. Tests ranges, reads of a version,
+    conditional writes, listing right after writing, uploads in parts, checksums and deletion, and measures latency and
+    bandwidth.
+
+    Exit code 1 if something does not hold; the table says what that means.
+    """
+    from reshard.storage.buckets.doctor import check_url
+
+    with usage():
+        check_url(url)
+    found = reshard.doctor(url)
+    if as_json:
+        print_answer("doctor", found)
+    else:
+        from reshard.cli.views.targets import doctor_view
+
+        print_all(doctor_view(found))
+    if not found.is_fine:
+        raise typer.Exit(FAILED)
+
+
+CLEAN_EXAMPLES = examples(
     "reshard clean ckpt/served",
     "reshard clean gs://bucket/run/1000 --dry-run",
     "reshard clean published --versions 3",
 )
 
-Target = Annotated[
+LeftTarget = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
@@ -41,7 +113,7 @@ Versions = Annotated[
 
 
 def clean(
-    target: Target,
+    target: LeftTarget,
     versions: Versions = None,
     dry_run: DryRun = False,
     state: Annotated[str | None, declared("state")] = None,
@@ -81,6 +153,6 @@ def _clean_versions(
     if as_json:
         print_answer("clean", found, nbytes=found.nbytes)
     elif not quiet:
-        from reshard.cli.views.versions import cleaned_view
+        from reshard.cli.views.inspection import cleaned_view
 
         print_all(cleaned_view(found))

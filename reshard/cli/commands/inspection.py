@@ -1,4 +1,4 @@
-"""``reshard layout``."""
+"""``reshard steps``, ``inspect`` and ``layout``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,106 @@ import typer
 from msgspec.structs import replace
 
 import reshard
-from reshard.cli.console import print_answer, stdout_console
-from reshard.cli.groups import Chosen
-from reshard.cli.options import Json, Misuse, ShowAll, examples, usage
+from reshard.cli.console import print_all, print_answer, stdout_console
+from reshard.cli.groups import Asked, AskedServer, Chosen, TokenFile, asked_server
+from reshard.cli.options import Json, Misuse, ShowAll, Source, examples, usage
+from reshard.cli.remote import connected
 from reshard.cli.target_options import declared
 from reshard.options import LAYOUT
 
-EXAMPLES = examples(
+STEPS_EXAMPLES = examples("reshard steps ckpt", "reshard steps ckpt --json | jq '.steps[-1].path'")
+
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="The folder of a training run, a path or a URL.")
+]
+EveryStep = Annotated[
+    bool, typer.Option("--all", help="A row for each step, however many there are.")
+]
+
+
+def steps(run: Run, show_all: EveryStep = False, as_json: Json = False) -> None:
+    """List the steps of a training run: which are finished, how large they are, and when they were written.
+
+    Only finished steps are read by other commands; --step latest is the last of them. A step that is not finished is being
+    saved now, or its save was interrupted.
+    """
+    found = reshard.inspect_run(run)
+    if as_json:
+        print_answer("steps", uri=run, steps=found)
+        return
+    from reshard.cli.tables import most_rows
+    from reshard.cli.views.inspection import steps_view
+
+    print_all(steps_view(run, found, show_all, most_rows()))
+
+
+INSPECT_EXAMPLES = examples(
+    "reshard inspect ckpt/1000",
+    "reshard inspect ckpt --step latest --item model",
+    "reshard inspect ckpt/1000 --json | jq '.tensors[].name'",
+    "reshard inspect data/run/1000 --server http://checkpoints:8080 --token-file token",
+)
+
+
+def inspect(
+    src: Source,
+    *,
+    chosen: Chosen,
+    server: AskedServer = None,
+    token_file: TokenFile = None,
+    show_all: ShowAll = False,
+    as_json: Json = False,
+) -> None:
+    """Show the content of a checkpoint: names, shapes, dtypes, chunks, layouts, bytes.
+
+    Of a delta, or of a folder with versions such as weight_v000007, it shows what each stands on, its size, how much it changes, and whether
+    the newest needs it; of one delta by itself also how much of each tensor.
+
+    Reads metadata only. Tensors that differ in numbers only (layers/0, layers/1, …) share a row.
+    """
+    asked = asked_server(server, token_file)
+    source = src if asked is not None else chosen.of(src)
+    choice = chosen.there()
+    try:
+        if asked is None:
+            found = reshard.inspect(source, unlisted=chosen.unlisted)
+        else:
+            with connected(asked) as client:
+                found = client.checkpoints.inspect(source, **choice)
+    except reshard.NotACheckpointError:
+        is_chosen = asked is not None and choice  # a step or an item is none of the versions
+        if is_chosen or not _showed_versions(source, asked, as_json, show_all):
+            raise
+        return
+    if as_json:
+        print_answer("inspect", found)
+        return
+    from reshard.cli.tables import most_rows
+    from reshard.cli.views.inspection import inspection_view
+
+    print_all(inspection_view(found, show_all, most_rows()))
+
+
+def _showed_versions(source: str, asked: Asked | None, as_json: bool, show_all: bool) -> bool:
+    """Shows the versions in a folder, or a delta; False where there are none."""
+    try:
+        if asked is None:
+            versions = reshard.inspect_versions(source)
+        else:
+            with connected(asked) as client:
+                versions = client.checkpoints.versions(source)
+    except reshard.NotACheckpointError:
+        return False
+    if as_json:
+        print_answer("inspect", uri=source, versions=versions)
+        return True
+    from reshard.cli.views.inspection import versions_view
+
+    print_all(versions_view(versions, show_all))
+    return True
+
+
+LAYOUT_EXAMPLES = examples(
     "reshard layout ckpt/1000",
     "reshard layout ckpt/1000 --layout serving.yaml",
     "reshard layout ckpt/1000 --layout serving.yaml --mesh data=4,model=2",
