@@ -98,7 +98,7 @@ def test_other_modules_use_no_files() -> None:
     assert sorted(EXCEPTED - using.keys()) == [], "these need no exception any more"
 
 
-PURE_STORAGE = ("reshard.storage.requests",)
+PURE_STORAGE = ("reshard.storage.base",)
 """What planning may import of the storage: counts, which touch nothing."""
 
 READERS = ("given_layout", "load_layout", "read_document")

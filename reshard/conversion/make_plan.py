@@ -54,10 +54,9 @@ from reshard.planning.planner import make_multi_plan
 from reshard.planning.plans import MultiPlan, Plan
 from reshard.planning.target_layouts import layout_warnings
 from reshard.planning.task_cost import plan_with_processes
-from reshard.storage.base import Traits
+from reshard.storage.base import NONE, Requests, Traits
 from reshard.storage.local.target_checks import check_apart
 from reshard.storage.location import Location, locate, source_text
-from reshard.storage.requests import NONE, Requests
 from reshard.storage.target import traits_at
 from reshard.storage.targets import check_place, target_text
 

@@ -13,10 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.deltas.compare import (
+    DeltaSide,
     RecordedRoots,
     check_identified_bytes,
     compare_sides,
+    delta_sides,
     lanes_within,
+    left_out_warnings,
+    listed_tensor,
     recorded_roots,
 )
 from reshard.deltas.delta_request import (
@@ -39,9 +43,8 @@ from reshard.deltas.payloads import (
     weight_map,
     write_payload_files,
 )
-from reshard.deltas.prune_versions import finish_version
 from reshard.deltas.report import DeltaReport, DeltaTensor
-from reshard.deltas.sides import DeltaSide, delta_sides, left_out_warnings, listed_tensor
+from reshard.deltas.versions import finish_version
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress

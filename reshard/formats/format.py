@@ -19,10 +19,9 @@ from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint
 from reshard.formats.contents import Item, Leaf
 from reshard.options import Option
-from reshard.storage.base import Entry, FileKind, Traits
+from reshard.storage.base import NONE, Entry, FileKind, Requests, Traits
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.location import Location, locate
-from reshard.storage.requests import NONE, Requests
 
 
 class OneFile(Struct, frozen=True):

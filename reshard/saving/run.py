@@ -39,8 +39,7 @@ from reshard.formats.registry import has_checkpoint, refuse_other_content
 from reshard.formats.steps import refuse_several_words, run_steps, steps_of_words
 from reshard.geometry.grid import Box
 from reshard.geometry.sizes import format_bytes
-from reshard.saving.given_layouts import GivenLayouts
-from reshard.saving.options import SaveOptions
+from reshard.saving.options import GivenLayouts, SaveOptions
 from reshard.saving.plan import (
     OwnChunk,
     SavePlan,

@@ -19,9 +19,10 @@ from tests.campaigns import singly
 ROOT = Path(__file__).parents[2]
 
 
-COMMANDS = (
-    "inspect", "steps", "plan", "convert", "delta", "apply", "rules", "recipes", "commit", "verify", "diff", "layout", "fingerprint", "identify", "sign", "doctor", "clean", "serve", "jobs", "demo",
+MODULES = (
+    "inspection", "conversion", "deltas", "rules", "targets", "verification", "identity", "serve", "jobs", "demo",
 )  # fmt: skip
+"""Every module of ``reshard.cli.commands``."""
 
 
 def fresh(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -48,8 +49,8 @@ def test_help_loads_nothing_heavy_and_is_quick() -> None:
     ("words", "loaded"),
     [
         (["layout", "--help"], ["inspection"]),
-        (["--help"], {*COMMANDS.values()}),
-        (["convrt"], {*COMMANDS.values()}),
+        (["--help"], MODULES),
+        (["convrt"], MODULES),
     ],
 )
 def test_only_the_command_that_is_asked_for_is_loaded(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.layout.merged_rules import MergedRule, merged_rules
+from reshard.inspection.starter_layout import MergedRule, merged_rules
 from tests.layout.tensor_names import NAMES
 
 AXES = st.sampled_from(
