@@ -329,7 +329,7 @@ class Store(Protocol):
         """
         ...
 
-    def view(self, folder: str) -> Store:
+    def view(self, folder: str, /) -> Store:
         """This store, for reading a checkpoint in ``folder``: it must not lead elsewhere, nor change meanwhile.
 
         Locally, symbolic links that lead out of the folder are refused, except links from a snapshot in the cache of

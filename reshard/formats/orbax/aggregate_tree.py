@@ -189,8 +189,8 @@ class KeptValues:
     def metadata_bytes(self) -> int:
         return sum(_EXTENT_BYTES + len(key) for key in self.extents)
 
-    def find(self, key: str, what: str) -> Extent | None:  # noqa: ARG002  the file was compared when it was opened
-        """The extent of a value within the file."""
+    def find(self, key: str, _what: str, /) -> Extent | None:
+        """The extent of a value within the file, which was compared when it was opened."""
         return self.extents.get(key)
 
     def below(self, prefix: str) -> Iterator[str]:

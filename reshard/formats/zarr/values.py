@@ -32,7 +32,7 @@ from reshard.storage.location import Location, open_file
 class Values(Protocol):
     """Look-up of the extent of each value; safe from any thread."""
 
-    def find(self, key: str, what: str) -> Extent | None:
+    def find(self, key: str, what: str, /) -> Extent | None:
         """The value's extent within its file, or None if there is no such value.
 
         Raises CorruptError, naming ``what``, if the extent reaches beyond the end of its file.

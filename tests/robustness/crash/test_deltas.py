@@ -19,7 +19,7 @@ V0 = bytes_of(LIKE)
 V1 = changed(V0, 0.02, 1)
 V2 = changed(V1, 0.5, 2) | {"t0": V1["t0"]}
 
-SPOOL = "reshard.storage.local.files:write_all"
+SPOOL = "reshard.storage.local.spool:write_all"
 RENAME = "reshard.storage.local.publishing:_rename"
 MAKING = [
     Point("reshard.deltas.compare:stream_windows", "before", 2),
