@@ -60,8 +60,7 @@ from reshard.errors import (
     VerificationError,
 )
 from reshard.layout.device_mesh import DeviceMesh
-from reshard.layout.layout_map import LayoutMap
-from reshard.layout.scope import add_scope_hook, layout_map_scope
+from reshard.layout.layout_map import LayoutMap, add_scope_hook, layout_map_scope
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.restoring.options import RestoreOptions
 from reshard.version import __version__
@@ -85,14 +84,12 @@ if TYPE_CHECKING:
         TensorReport,
         TimeReport,
     )
-    from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport, DeltaTensor
-    from reshard.deltas.versions import VersionInfo
+    from reshard.deltas.versions import CleanedVersions, VersionInfo
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress, Stage
     from reshard.engine.task import CastStats
-    from reshard.formats.contents import Item, Style
-    from reshard.formats.encoding import Encoding
+    from reshard.formats.contents import Encoding, Item, Style
     from reshard.formats.slices.file_digests import FileVerdict
     from reshard.formats.target_files import FilesOf
     from reshard.geometry.grid import Box, Grid
@@ -115,9 +112,9 @@ if TYPE_CHECKING:
     from reshard.restoring.report import RestoreReport
     from reshard.saving.prove_arrays import ArrayProof, ProofReport
     from reshard.saving.save import SaveHandle, save
+    from reshard.storage.base import PlannedRequests, Requests
     from reshard.storage.buckets.doctor import BucketCheck, BucketReport
     from reshard.storage.leftovers import Leftovers
-    from reshard.storage.requests import PlannedRequests, Requests
     from reshard.streaming.shard_stream import ShardStream
     from reshard.streaming.tensor_stream import TensorStream
     from reshard.variables.distribute import distribute_tensor
@@ -289,7 +286,7 @@ _LAZY = {
     "CheckpointInfo": "reshard.inspection.checkpoint_info",
     "ConversionPlan": "reshard.conversion.plan",
     "ConversionReport": "reshard.conversion.report",
-    "CleanedVersions": "reshard.deltas.prune_versions",
+    "CleanedVersions": "reshard.deltas.versions",
     "DeltaReport": "reshard.deltas.report",
     "DeltaTensor": "reshard.deltas.report",
     "DiffReport": "reshard.verification.reports",
@@ -320,13 +317,13 @@ _LAZY = {
     "Partitioner": "reshard.layout.partitioners",
     "PartReport": "reshard.conversion.report",
     "PlannedIdentity": "reshard.conversion.plan",
-    "PlannedRequests": "reshard.storage.requests",
+    "PlannedRequests": "reshard.storage.base",
     "PlannedTensor": "reshard.conversion.plan",
     "Progress": "reshard.engine.progress",
     "ProofReport": "reshard.saving.prove_arrays",
     "RequestPlan": "reshard.planning.estimates",
     "RequestReport": "reshard.conversion.report",
-    "Requests": "reshard.storage.requests",
+    "Requests": "reshard.storage.base",
     "RestoreReport": "reshard.restoring.report",
     "SaveHandle": "reshard.saving.save",
     "SaveSliceInfo": "reshard.layout.tensor_spec",

@@ -15,7 +15,7 @@ from reshard.errors import MissingChunksWarning, MissingError, StorageError, Tre
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.known_formats import files_of
-from reshard.formats.missing_chunks import filled_warning, read_as
+from reshard.formats.lacks import filled_warning, read_as
 from reshard.formats.registry import open_reader
 from reshard.identity.identity_file import how_to_record, read_identity
 from reshard.identity.slice_proof import SliceProof, needs_elements, prove_slice
@@ -33,7 +33,7 @@ from reshard.streaming.tensor_stream import TensorStream, slice_box
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, DTypeLike, PairRules, Rules
     from reshard.conversion.options import LayoutLike
-    from reshard.formats.checkpoint_path import CheckpointPath
+    from reshard.formats.format import CheckpointPath
     from reshard.geometry.grid import Box
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.tensor_spec import TensorSpec

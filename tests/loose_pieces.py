@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from reshard.formats.base import Chunks, Reader
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, RawPiece, StoredTensor
 from reshard.formats.format import Format, Mark, PlaceNames
-from reshard.formats.json.safe_json import read_json
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.orbax.format import ORBAX
+from reshard.formats.safe_json import read_json
 from reshard.geometry.grid import Box, Index
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from reshard.formats.codecs import read_ahead
-from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
-from reshard.formats.encoding import Encoding
-from reshard.formats.kept_metadata import NO_METADATA
+from reshard.formats.contents import Container, Encoding, Extent, Item, Leaf, PathKey, StoredTensor
+from reshard.formats.slices.kept_metadata import NO_METADATA
 from reshard.geometry.grid import Index
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout

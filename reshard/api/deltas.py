@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from reshard.arguments import CastRules, MapLike, PairRules, Path, Rules, Unlisted
     from reshard.conversion.options import ConvertOptions, LayoutLike
     from reshard.conversion.report import ConversionReport
-    from reshard.deltas.prune_versions import CleanedVersions
     from reshard.deltas.report import DeltaReport
-    from reshard.deltas.versions import VersionInfo
+    from reshard.deltas.versions import CleanedVersions, VersionInfo
     from reshard.engine.progress import Progress
-    from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import Step
+    from reshard.formats.format import CheckpointPath
 
 
 def delta(
@@ -158,7 +157,7 @@ def clean_versions(path: Path, keep: int, *, dry_run: bool = False) -> CleanedVe
 
     >>> clean_versions("published", 3).nbytes  # doctest: +SKIP
     """
-    from reshard.deltas.prune_versions import prune_versions
+    from reshard.deltas.versions import prune_versions
     from reshard.storage.location import locate
 
     check_positive("keep", keep, "how many of the newest versions are kept", has_default=False)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     )
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress
-    from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import Step
+    from reshard.formats.format import CheckpointPath
     from reshard.identity.envelope import SignedAs
     from reshard.verification.fingerprint import Fingerprint
     from reshard.verification.reports import DiffReport, Verification
@@ -88,8 +88,8 @@ def verify(
     >>> verify("ckpt/1000", "served").dropped  # doctest: +SKIP
     ('opt_state/0/mu/w',)
     """
-    from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import choose_checkpoint
+    from reshard.formats.format import CheckpointPath
     from reshard.identity.envelope import wanted_of
     from reshard.identity.receipt import read_receipt
     from reshard.maps.given_map import map_of
@@ -193,8 +193,8 @@ def diff(
     >>> found = diff("ckpt/100", "ckpt/200", select=["^params/"])  # doctest: +SKIP
     >>> found.tensors["params/kernel"].relative  # doctest: +SKIP
     """
-    from reshard.formats.checkpoint_path import CheckpointPath
     from reshard.formats.choose import choose_checkpoint
+    from reshard.formats.format import CheckpointPath
     from reshard.verification.diff import diff_checkpoints
 
     changes = changes_of(select, drop, (), ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from inspect import getdoc
 from typing import Annotated
@@ -29,11 +29,17 @@ from reshard.cli.options import completed, examples
 from reshard.errors import ReshardError
 from reshard.version import __version__
 
-COMMANDS = (
-    "inspect", "steps", "layout", "plan", "convert", "delta", "apply", "rules", "recipes", "commit", "verify", "diff", "fingerprint", "identify",
-    "sign", "doctor", "clean", "serve", "jobs", "demo",
-)  # fmt: skip
-"""Each is a module of ``reshard.cli.commands`` with a function of the same name and EXAMPLES; a group also has SUBCOMMANDS."""
+COMMANDS = {
+    "inspect": "inspection", "steps": "inspection", "layout": "inspection", "plan": "conversion", "convert": "conversion", "delta": "deltas",
+    "apply": "deltas", "rules": "rules", "recipes": "rules", "commit": "targets", "verify": "verification", "diff": "verification",
+    "fingerprint": "verification", "identify": "identity", "sign": "identity", "doctor": "targets", "clean": "targets", "serve": "serve",
+    "jobs": "jobs", "demo": "demo",
+}  # fmt: skip
+"""The commands, in the order of the help, each with its module of ``reshard.cli.commands``.
+
+The module has a function with the name of the command, and the command's examples (``DIFF_EXAMPLES``). Of a group it also has the
+subcommands (``JOBS_COMMANDS``).
+"""
 
 _HELP = {"help_option_names": ["--help", "-h"]}
 
@@ -49,7 +55,7 @@ _EPILOG = examples(
 )
 
 
-def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
+def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """The typer application with the commands of ``names``."""
     app = typer.Typer(
         rich_markup_mode="rich",
@@ -60,12 +66,14 @@ def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
     )
     app.callback(help=_prose(about))(about)
     for name in names:
-        module = import_module(f"reshard.cli.commands.{name}")
+        module = import_module(f"reshard.cli.commands.{COMMANDS[name]}")
         command: Callable[..., None] = getattr(module, name)
-        if hasattr(module, "SUBCOMMANDS"):
-            app.add_typer(_group(command, module.EXAMPLES, module.SUBCOMMANDS), name=name)
+        shown: str = getattr(module, f"{name.upper()}_EXAMPLES")
+        subcommands = getattr(module, f"{name.upper()}_COMMANDS", None)
+        if subcommands is not None:
+            app.add_typer(_group(command, shown, subcommands), name=name)
         else:
-            _add(app, name, command, module.EXAMPLES)
+            _add(app, name, command, shown)
     return app
 
 
@@ -116,7 +124,7 @@ def about(
     """
 
 
-def _needed(args: Sequence[str]) -> Sequence[str]:
+def _needed(args: Sequence[str]) -> Iterable[str]:
     """The command to run, or all of them: making all would add 30 ms to each start."""
     return args[:1] if args and args[0] in COMMANDS else COMMANDS
 

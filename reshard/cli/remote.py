@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from reshard.cli.console import say
 from reshard.cli.failures import Detached, Stopped
+from reshard.cli.groups import SERVER_VARIABLE, TOKEN_VARIABLE, Asked, is_stored_name
 from reshard.cli.options import Misuse
-from reshard.cli.server_options import SERVER_VARIABLE, TOKEN_VARIABLE, Asked, is_stored_name
 from reshard.errors import MissingError, MissingPackageError, ReshardError
 from reshard.version import how_to_install
 

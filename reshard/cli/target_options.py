@@ -21,9 +21,8 @@ from msgspec import Struct
 
 import reshard
 from reshard import Target
-from reshard.cli.groups import Group, spread
+from reshard.cli.groups import Group, is_stored_name, spread
 from reshard.cli.options import OPTION_NAMES, Misuse, casts, halves, renames, size, sizes, usage
-from reshard.cli.server_options import is_stored_name
 from reshard.conversion.declared_options import OPTIONS
 from reshard.conversion.options import LIBRARY_NAMES
 from reshard.options import OUTPUT, Option

@@ -13,7 +13,7 @@ from reshard.conversion.declared_options import OF_EVERY_FORMAT
 from reshard.conversion.options import Check, IdentityMode, Target
 from reshard.engine.limits import Limits, check_limits
 from reshard.errors import PlanError
-from reshard.formats.format_options import format_names, format_options, named_options
+from reshard.formats.known_formats import format_names, format_options, named_options
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.maps.given_map import GivenMap, map_and_layout

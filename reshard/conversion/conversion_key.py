@@ -18,9 +18,8 @@ from reshard.arguments import Unlisted
 from reshard.conversion.check_target import CheckedOptions
 from reshard.conversion.declared_options import OF_EVERY_FORMAT
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.format_options import format_options
-from reshard.formats.known_formats import files_of
-from reshard.formats.record_names import OF_RECORDS
+from reshard.formats.known_formats import files_of, format_options
+from reshard.formats.names import OF_RECORDS
 from reshard.geometry.sizes import exact_bytes
 from reshard.layout.axes import show_axes
 from reshard.layout.device_mesh import DeviceMesh

@@ -51,8 +51,8 @@ from reshard.engine.read_tasks import ALL
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
 from reshard.errors import PlanError, TargetExistsError
-from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.delta.read_delta import version_of_name
+from reshard.formats.format import CheckpointPath
 from reshard.formats.registry import open_reader
 from reshard.log import log
 from reshard.planning.estimates import TimePlan

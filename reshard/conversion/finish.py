@@ -22,9 +22,8 @@ from reshard.engine.books import TensorResult, closed_bytes
 from reshard.engine.limits import Limits
 from reshard.errors import CorruptError, SourceChangedError, StorageError
 from reshard.formats.base import Reader
-from reshard.formats.carry_out import finish_files
-from reshard.formats.encoding import Encoding
-from reshard.formats.file_map import ChunkChecksum
+from reshard.formats.contents import Encoding
+from reshard.formats.file_map import ChunkChecksum, finish_files
 from reshard.formats.registry import refuse_other_content
 from reshard.geometry.grid import Index
 from reshard.layout.tensor_spec import TensorSpec

@@ -14,7 +14,7 @@ from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Reader, TargetCheckpoint, WeightsVersion
 from reshard.formats.delta.index_values import folder_of
 from reshard.formats.delta.read_delta import version_of_name
-from reshard.formats.record_names import SIGNATURE_NAME
+from reshard.formats.names import SIGNATURE_NAME
 from reshard.identity.envelope import RecordedSignature, recorded_signature
 from reshard.identity.identity_file import how_to_record, read_identity, with_nodes
 from reshard.identity.leaf_tree import check_installed, is_installed

@@ -36,22 +36,27 @@ from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor, is_own
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_TENSOR, open_to_convert
 from reshard.formats.base import Form, Reader, TargetCheckpoint
-from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.contents import Stored
-from reshard.formats.format_options import named_options
-from reshard.formats.missing_chunks import check_missing, missing_warnings, numbers, read_as
-from reshard.formats.quantized.pairs import Quantized, bare_warnings, quantization
+from reshard.formats.format import CheckpointPath
+from reshard.formats.known_formats import named_options
+from reshard.formats.lacks import (
+    check_missing,
+    missing_warnings,
+    numbers,
+    read_as,
+    record_warnings,
+    unprotected,
+)
+from reshard.formats.quantized import Quantized, bare_warnings, quantization
 from reshard.formats.registry import refuse_other_content
 from reshard.planning.estimates import RequestPlan
 from reshard.planning.planner import make_multi_plan
 from reshard.planning.plans import MultiPlan, Plan
 from reshard.planning.target_layouts import layout_warnings
 from reshard.planning.task_cost import plan_with_processes
-from reshard.storage.base import Traits
+from reshard.storage.base import NONE, Requests, Traits
 from reshard.storage.local.target_checks import check_apart
 from reshard.storage.location import Location, locate, source_text
-from reshard.storage.requests import NONE, Requests
 from reshard.storage.target import traits_at
 from reshard.storage.targets import check_place, target_text
 

@@ -27,7 +27,7 @@ from reshard.engine.books import TensorResult
 from reshard.engine.error_context import about_target
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.formats.record_names import IDENTITY_NAME
+from reshard.formats.names import IDENTITY_NAME
 from reshard.planning.plans import TensorPlan
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.location import locate

@@ -18,20 +18,19 @@ from collections.abc import Collection, Mapping, Sequence
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.target_plan import Planned
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.codecs import is_seekable
+from reshard.formats.format import CheckpointPath
 from reshard.geometry.grid import Grid
 from reshard.geometry.row_major import band_cut, row_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.estimates import RequestPlan
 from reshard.planning.plans import Fill, Read, TensorPlan
 from reshard.planning.task_cost import Reading
-from reshard.storage.base import Traits
+from reshard.storage.base import NONE, Requests, Traits, pages_of
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.buckets.store import BYTES_PER_OBJECT
 from reshard.storage.copying import is_copied_by_store
 from reshard.storage.location import Location, locate
-from reshard.storage.requests import NONE, Requests, pages_of
 from reshard.storage.target import traits_at, upload_parts
 
 SAMPLES = 16

@@ -37,7 +37,7 @@ from reshard.maps.mapped import Mapped
 from reshard.planning.estimates import Hosts, RequestPlan, TimePlan, plan_time
 from reshard.planning.plans import MultiPlan, Plan, TensorPlan
 from reshard.planning.task_cost import DECODE_BYTES_PER_SECOND
-from reshard.storage.requests import PlannedRequests, RequestTraits
+from reshard.storage.base import PlannedRequests, RequestTraits
 from reshard.storage.target import traits_at
 
 HASH_BYTES_PER_SECOND = 1.7e9

@@ -12,7 +12,7 @@ from reshard.conversion.plan import MapSummary
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.estimates import TimePlan
-from reshard.storage.requests import Requests
+from reshard.storage.base import Requests
 
 Proof = Literal["proved", "written", "encoded"]
 """The degree to which equality was shown.

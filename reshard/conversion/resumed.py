@@ -53,10 +53,9 @@ from reshard.errors import (
     SyncError,
     VerificationError,
 )
-from reshard.formats.carry_out import prepare_files
 from reshard.formats.codecs.source import TRAILER_BYTES
-from reshard.formats.file_map import Place
-from reshard.formats.step_names import step_name
+from reshard.formats.file_map import Place, prepare_files
+from reshard.formats.names import step_name
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.plans import Plan
 from reshard.storage.local.files import storage_error, storage_errors

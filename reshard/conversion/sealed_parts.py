@@ -49,9 +49,9 @@ from reshard.errors import (
     StorageError,
     TargetBusyError,
 )
-from reshard.formats.carry_out import prepare_files
-from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.format_options import format_options
+from reshard.formats.file_map import prepare_files
+from reshard.formats.format import CheckpointPath
+from reshard.formats.known_formats import format_options
 from reshard.formats.registry import open_reader
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping

@@ -15,8 +15,7 @@ from reshard.conversion.check_target import CheckedOptions
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Made, Reader, TargetTensor, Unarranged
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
-from reshard.formats.contents import Leaf, StoredTensor
-from reshard.formats.encoding import Encoding, codec_name
+from reshard.formats.contents import Encoding, Leaf, StoredTensor, codec_name
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes

@@ -20,7 +20,7 @@ from reshard.engine.progress import Progress
 from reshard.errors import VerificationError
 from reshard.formats.contents import Leaf
 from reshard.formats.known_formats import known_format
-from reshard.formats.record_names import IDENTITY_NAME, RECEIPT_NAME, SIGNATURE_NAME, TREE_NAME
+from reshard.formats.names import IDENTITY_NAME, RECEIPT_NAME, SIGNATURE_NAME, TREE_NAME
 from reshard.formats.registry import open_written
 from reshard.identity.identity_file import render_identity, render_tree
 from reshard.identity.receipt import render_receipt

@@ -19,9 +19,8 @@ from reshard.engine.limits import Limits
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.format import Format, refuse_database, refuse_others, unheld
-from reshard.formats.format_options import format_with
-from reshard.formats.known_formats import known_format
-from reshard.formats.quantized.pairs import Quantized
+from reshard.formats.known_formats import format_with, known_format
+from reshard.formats.quantized import Quantized
 from reshard.formats.registry import mixes_values, target_format
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.changes import refuse_unstored

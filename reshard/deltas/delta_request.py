@@ -11,7 +11,6 @@ from reshard.arguments import DeltaReceiver
 from reshard.deltas.payloads import TensorPayload
 from reshard.engine.metadata_budget import check_leaves_to_read
 from reshard.errors import PlanError, ResumeError, TargetExistsError, VerificationError
-from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.delta.index import DeltaIndex, Encoded
 from reshard.formats.delta.index_values import (
     MOST_ID_BYTES,
@@ -29,6 +28,7 @@ from reshard.formats.delta.read_delta import (
     version_of_delta,
     version_of_name,
 )
+from reshard.formats.format import CheckpointPath
 from reshard.formats.registry import open_reader
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap

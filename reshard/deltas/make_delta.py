@@ -13,10 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.deltas.compare import (
+    DeltaSide,
     RecordedRoots,
     check_identified_bytes,
     compare_sides,
+    delta_sides,
     lanes_within,
+    left_out_warnings,
+    listed_tensor,
     recorded_roots,
 )
 from reshard.deltas.delta_request import (
@@ -39,9 +43,8 @@ from reshard.deltas.payloads import (
     weight_map,
     write_payload_files,
 )
-from reshard.deltas.prune_versions import finish_version
 from reshard.deltas.report import DeltaReport, DeltaTensor
-from reshard.deltas.sides import DeltaSide, delta_sides, left_out_warnings, listed_tensor
+from reshard.deltas.versions import finish_version
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
@@ -55,10 +58,10 @@ from reshard.formats.delta.index import (
     tensors_digest,
 )
 from reshard.formats.delta.index_values import hasher
-from reshard.formats.json.safe_json import read_bytes
-from reshard.formats.kept_metadata import stale_metadata
 from reshard.formats.registry import open_reader
+from reshard.formats.safe_json import read_bytes
 from reshard.formats.safetensors.files import INDEX_NAME
+from reshard.formats.slices.kept_metadata import stale_metadata
 from reshard.maps.mapped_checkpoint import refuse_unequal
 from reshard.storage.commit_markers import markers_at
 from reshard.storage.local.spool import Spool

@@ -96,7 +96,7 @@ class XorPayload(TensorPayload):
         # Exists from the first block to the last, since there may be any number of tensors.
         self._compressor: Any = None
 
-    def take(self, difference: Bytes, new: Bytes, start: int) -> None:  # noqa: ARG002  of the interface
+    def take(self, difference: Bytes, _new: Bytes, _start: int) -> None:
         if self._compressor is None:
             self._compressor = _compressor(self.spec.nbytes)
         self.spool.append(self.frame, self._compressor.compress(difference.data))

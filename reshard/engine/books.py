@@ -20,8 +20,7 @@ from reshard.engine.progress import Progress
 from reshard.engine.task import CastStats, Result, StoredChunk
 from reshard.engine.write.chunk_files import close_chunk, raw_bytes
 from reshard.errors import VerificationError
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Box, Index
 from reshard.layout.tensor_spec import TensorSpec

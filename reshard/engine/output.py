@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import VerificationError
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.file_map import FileMap, Place, SharedFile, StoredRanges
 from reshard.geometry.grid import Box, Index
 from reshard.storage.location import Location

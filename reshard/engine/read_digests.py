@@ -45,8 +45,7 @@ from reshard.errors import (
     VerificationError,
 )
 from reshard.formats.base import Reader
-from reshard.formats.contents import Extent, StoredTensor
-from reshard.formats.encoding import Encoding, codec_name
+from reshard.formats.contents import Encoding, Extent, StoredTensor, codec_name
 from reshard.geometry.dtypes import numpy_dtype, storage_bytes
 from reshard.geometry.grid import Box
 from reshard.layout.changes import Cast

@@ -16,8 +16,7 @@ from reshard.engine.books import TargetRun
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import SourceChunk, SourceRead, Take, TargetChunk, Task, Unit
 from reshard.formats.base import Reader
-from reshard.formats.contents import StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, StoredTensor
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Box, Cuts, Grid, Index
 from reshard.geometry.view import View

@@ -14,8 +14,7 @@ from msgspec import Struct
 from reshard.answers.shared import Strategy
 from reshard.checksums.sums import Count, Sums
 from reshard.checksums.tensor_digest import PieceCrcs
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 from reshard.formats.file_map import Place
 from reshard.geometry.dtypes import element_dtype
 from reshard.geometry.grid import Box, Grid, Index

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from reshard.errors import FormatError
 from reshard.formats.contents import (
     Container,
+    Encoding,
     Extent,
     Leaf,
     RecordedRange,
@@ -26,8 +27,7 @@ from reshard.formats.contents import (
     StoredTensor,
     Style,
 )
-from reshard.formats.encoding import Encoding
-from reshard.formats.kept_metadata import NO_METADATA, KeptMetadata
+from reshard.formats.slices.kept_metadata import NO_METADATA, KeptMetadata
 from reshard.geometry.grid import Box, Grid, Index
 from reshard.layout.changes import Changes
 from reshard.layout.partitioners import div_cuts

@@ -14,12 +14,11 @@ from typing import Any, Literal
 
 from reshard.arguments import Unlisted, path_of
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
-from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Item
-from reshard.formats.format import PlaceNames
+from reshard.formats.format import CheckpointPath, PlaceNames
 from reshard.formats.known_formats import recognised
+from reshard.formats.names import StepName
 from reshard.formats.registry import is_no_run, refuse_missing
-from reshard.formats.step_names import StepName
 from reshard.formats.steps import (
     LARGEST_STEP,
     refuse_several_words,

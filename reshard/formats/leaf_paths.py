@@ -1,4 +1,4 @@
-"""New paths for renamed leaves; keys that the rename does not change keep their type.
+"""The paths of leaves in a tree: of a live one, as jax flattens it, and new ones for renamed leaves, whose other keys keep their type.
 
 A number that replaces a list position is a position too, so a list whose items are renumbered 0, 1, … n-1 stays a list.
 
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.errors import FormatError, PlanError, shorten
+from reshard.errors import FormatError, PlanError, TreeError, shorten
 from reshard.formats.contents import Leaf, PathKey
-from reshard.formats.limits import MAX_NAME_CHARACTERS
+from reshard.formats.limits import MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 
 MOST_KEYS_SHOWN = 8
 
@@ -234,3 +235,74 @@ def _nodes(paths: Iterable[Path]) -> dict[Prefix, dict[PathKey, None]]:
 def _settle(path: Path, lists: frozenset[Prefix]) -> Path:
     keys = tuple(step.key for step in path)
     return tuple(PathKey(key, keys[:depth] in lists) for depth, key in enumerate(keys))
+
+
+def children(node: Any) -> list[Any]:
+    """The children of a node, one level down; a ShardedVariable counts as a leaf."""
+    import jax
+
+    from reshard.variables.sharded.variable import ShardedVariable
+
+    if isinstance(node, ShardedVariable):
+        return []
+    opened = jax.tree_util.default_registry.flatten_one_level(node)
+    return [] if opened is None else list(opened[0])
+
+
+def refuse_circles(tree: Any, what: str) -> None:
+    """Raises TreeError for a tree that contains itself or nests too deep; ``what`` is its name in messages.
+
+    jax would follow a cycle until the interpreter's stack overflows, which ends the process.
+    """
+    above: list[Any] = []
+    waiting = [(tree, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        del above[depth:]
+        found = children(node)
+        if not found:
+            continue
+        if depth >= MAX_PATH_KEYS or any(node is other for other in above):
+            raise TreeError(
+                f"the {what} contains itself, or nests more than {MAX_PATH_KEYS} levels deep (a "
+                f"{type(node).__name__} in a {type(above[-1]).__name__}); expected a tree without circles"
+            )
+        above.append(node)
+        waiting.extend((child, depth + 1) for child in found)
+
+
+def named_leaves(tree: Any, what: str, is_leaf: Any = None) -> tuple[dict[str, Any], Any]:
+    """Leaves by name, and the tree's structure; ``what`` is the tree's name in messages."""
+    import jax
+
+    from reshard.variables.sharded.variable import ShardedVariable
+
+    def whole(node: Any) -> bool:
+        return isinstance(node, ShardedVariable) or (is_leaf is not None and is_leaf(node))
+
+    try:
+        refuse_circles(tree, what)
+        found, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=whole)
+    except TreeError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise TreeError(
+            f"the {what} is not a tree that jax can walk: {str(error).strip()}; use dicts with keys of one type, "
+            "lists, tuples and registered classes"
+        ) from error
+    named: dict[str, Any] = {}
+    for path, leaf in found:
+        name = "/".join(map(_key_text, path))
+        if name in named:
+            raise TreeError(
+                f"two leaves of the {what} are named {name!r}; rename one, since only one can be in a checkpoint"
+            )
+        named[name] = leaf
+    return named, structure
+
+
+def _key_text(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)

@@ -2,7 +2,7 @@
 
 DCP's shards and TensorFlow's slices are boxes that need not form a grid. Each has its own file, offset and order of
 axes. The rest of the project sees a grid: each chunk is a range of one piece, or is gathered from several
-(``codecs/gather.py``).
+(``codecs/source.py``).
 
 The boxes of the pieces tile the tensor but need not form a grid. Cuts that split no box are kept::
 
@@ -33,8 +33,7 @@ from msgspec.structs import replace
 from reshard.errors import PlanError
 from reshard.formats.base import TargetTensor
 from reshard.formats.chunking import contiguous_grid
-from reshard.formats.contents import Extent, GatheredChunk, RawPiece, StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent, GatheredChunk, RawPiece, StoredTensor
 from reshard.formats.file_map import Place
 from reshard.geometry.grid import Box, Cuts, Grid, Index
 from reshard.geometry.row_major import span

@@ -17,9 +17,8 @@ from reshard.errors import (
     TargetExistsError,
 )
 from reshard.formats.base import Reader, RecordUse
-from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.foreign import foreign_text
-from reshard.formats.format import Format, Mark, Opening, PlaceNames
+from reshard.formats.format import CheckpointPath, Format, Mark, Opening, PlaceNames
 from reshard.formats.keras.files import weights_text
 from reshard.formats.known_formats import (
     every_format,
@@ -30,8 +29,8 @@ from reshard.formats.known_formats import (
     own_formats,
     recognised,
 )
+from reshard.formats.names import step_name
 from reshard.formats.state_dict.files import held_text
-from reshard.formats.step_names import step_name
 from reshard.formats.steps import committed, committed_steps, names_in, steps_text
 from reshard.formats.tensorflow.files import prefix_text
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished

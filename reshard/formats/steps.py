@@ -19,13 +19,13 @@ from itertools import compress
 from reshard.errors import NotACheckpointError
 from reshard.formats.format import PlaceNames
 from reshard.formats.known_formats import recognised
+from reshard.formats.names import StepName, step_name, step_of_prefix
 from reshard.formats.orbax.container import (
     final_name,
     is_composite,
     is_temporary,
 )
 from reshard.formats.orbax.format import ORBAX
-from reshard.formats.step_names import StepName, step_name, step_of_prefix
 from reshard.formats.tensorflow.files import prefixes_in
 from reshard.storage.calls import each_at_once
 from reshard.storage.commit_markers import is_left_unfinished, is_marked

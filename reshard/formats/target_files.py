@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from reshard.formats.chunking import SPLIT_ABOVE_BYTES, object_chunk_bytes
-from reshard.formats.contents import Style
-from reshard.formats.encoding import codec_name, parse_compression
+from reshard.formats.contents import Style, codec_name, parse_compression
 from reshard.geometry.sizes import exact_bytes
 from reshard.options import Option
 
 if TYPE_CHECKING:
-    from reshard.formats.encoding import Encoding
+    from reshard.formats.contents import Encoding
 
 
 FilesOf = Literal["one", "shards", "ranks", "dcp"]

@@ -21,8 +21,8 @@ from reshard.errors import (
     VerificationError,
     shorten,
 )
-from reshard.formats.json.safe_json import checked_text, read_bytes
-from reshard.formats.record_names import SIGNATURE_NAME
+from reshard.formats.names import SIGNATURE_NAME
+from reshard.formats.safe_json import checked_text, read_bytes
 from reshard.identity.keys import PrivateKey, PublicKey
 from reshard.identity.leaf_tree import is_root
 from reshard.identity.weights_identity import WeightsIdentity

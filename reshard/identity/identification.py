@@ -15,10 +15,9 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
 from reshard.errors import CorruptError, FormatError, MissingError, PlanError, VerificationError
-from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.json.safe_json import checked_text, read_bytes
-from reshard.formats.missing_chunks import filled_chunks, missing_warnings
-from reshard.formats.record_names import (
+from reshard.formats.format import CheckpointPath
+from reshard.formats.lacks import filled_chunks, missing_warnings
+from reshard.formats.names import (
     IDENTITY_NAME,
     PROBE_NAME,
     RECEIPT_NAME,
@@ -27,6 +26,7 @@ from reshard.formats.record_names import (
     TREE_NAME,
 )
 from reshard.formats.registry import open_reader
+from reshard.formats.safe_json import checked_text, read_bytes
 from reshard.geometry.sizes import format_bytes
 from reshard.identity.envelope import SignedAs, recorded_signature, signed_envelope
 from reshard.identity.identity_file import (

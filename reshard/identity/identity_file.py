@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.json.safe_json import checked_text, read_bytes, refuse_many_values
-from reshard.formats.record_names import IDENTITY_NAME, TREE_NAME
+from reshard.formats.names import IDENTITY_NAME, TREE_NAME
+from reshard.formats.safe_json import checked_text, read_bytes, refuse_many_values
 from reshard.geometry.dtypes import is_known, storage_bytes
 from reshard.identity.leaf_tree import (
     HASH_BYTES,

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import FormatError, MissingPackageError
-from reshard.formats.json.safe_json import read_bytes
+from reshard.formats.safe_json import read_bytes
 from reshard.storage.location import Location
 from reshard.version import how_to_install
 

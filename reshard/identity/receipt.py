@@ -13,8 +13,8 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from reshard.errors import MissingError, ReshardError
-from reshard.formats.json.safe_json import read_bytes
-from reshard.formats.record_names import RECEIPT_NAME
+from reshard.formats.names import RECEIPT_NAME
+from reshard.formats.safe_json import read_bytes
 from reshard.identity.identity_file import Versioned, parse_versioned
 from reshard.identity.leaf_tree import is_root
 from reshard.layout.changes import Changes

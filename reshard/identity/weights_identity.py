@@ -13,7 +13,7 @@ from reshard.engine.progress import Progress, Stage
 from reshard.errors import CorruptError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Leaf
-from reshard.formats.record_names import IDENTITY_NAME
+from reshard.formats.names import IDENTITY_NAME
 from reshard.identity.leaf_tree import contents_of, identity_entry, rest_of, root_of
 from reshard.identity.read_leaves import VALUE_BITS, tensor_hashes
 

@@ -18,9 +18,9 @@ from reshard.answers.shared import (
     Shape,
 )
 from reshard.formats.base import Reader
-from reshard.formats.checksum_warnings import record_warnings, unprotected
 from reshard.formats.contents import Item, Leaf, StoredTensor
-from reshard.formats.quantized.pairs import bare_warnings, quantization
+from reshard.formats.lacks import record_warnings, unprotected
+from reshard.formats.quantized import bare_warnings, quantization
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.axes import show_axes
 from reshard.layout.device_mesh import DeviceMesh

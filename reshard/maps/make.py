@@ -19,8 +19,7 @@ from reshard.engine.task_stream import task_batches
 from reshard.formats.base import Reader
 from reshard.formats.chunking import chunk_shape
 from reshard.formats.codecs import decoder_bytes, encoded_room, is_seekable
-from reshard.formats.contents import StoredTensor
-from reshard.formats.encoding import Encoding, codec_name
+from reshard.formats.contents import Encoding, StoredTensor, codec_name
 from reshard.formats.file_map import FileMap
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec

@@ -17,7 +17,7 @@ from reshard.answers.record import Json, Record
 from reshard.arguments import check_positive
 from reshard.errors import PlanError
 from reshard.planning.plans import MultiPlan
-from reshard.storage.requests import NONE, PlannedRequests, RequestRates, Requests, RequestTraits
+from reshard.storage.base import NONE, PlannedRequests, RequestRates, Requests, RequestTraits
 
 SECONDS_PER_FILE_BYTE = 1 / 4e9
 """System calls that read or write a byte of a file (measured: 0.2 to 0.3 s per GB in each direction)."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from reshard.errors import PlanError
-from reshard.formats.quantized.pairs import Quantized, QuantizedPair
+from reshard.formats.quantized import Quantized, QuantizedPair
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece

@@ -26,7 +26,7 @@ from functools import partial
 from msgspec import Struct
 
 from reshard.answers.shared import Strategy
-from reshard.formats.encoding import CHECKSUM
+from reshard.formats.contents import CHECKSUM
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece, spans_chunks

@@ -136,7 +136,7 @@ def layout_tree(tree: Any, mesh: DeviceMesh | None, missing_axes: str) -> Layout
     Raises LayoutError naming the leaves that have no layout, TreeError if ``tree`` is not a tree.
     """
     try:
-        from reshard.formats.live_trees import named_leaves
+        from reshard.formats.leaf_paths import named_leaves
 
         found, _ = named_leaves(tree, "layout", lambda node: node is None or is_place(node))
     except ImportError as error:

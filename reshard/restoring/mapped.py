@@ -19,8 +19,7 @@ from reshard.engine.progress import Progress
 from reshard.engine.task import CastStats
 from reshard.errors import MemoryBudgetError
 from reshard.formats.base import Reader
-from reshard.formats.contents import StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, StoredTensor
 from reshard.geometry.dtypes import element_dtype
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.changes import Changes

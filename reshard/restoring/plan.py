@@ -13,7 +13,7 @@ from reshard.errors import FormatError, LayoutError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.leaf_paths import renamed_leaves
-from reshard.formats.quantized.pairs import find_pairs
+from reshard.formats.quantized import find_pairs
 from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.layout.changes import Changes
 from reshard.layout.prefixes import pattern_hint

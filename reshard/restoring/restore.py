@@ -28,7 +28,7 @@ from reshard.errors import (
 )
 from reshard.formats.base import Reader
 from reshard.formats.contents import PathKey, Stored
-from reshard.formats.missing_chunks import (
+from reshard.formats.lacks import (
     check_missing,
     missing_warnings,
     numbers,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from reshard.errors import LayoutError
-from reshard.formats.live_trees import named_leaves
+from reshard.formats.leaf_paths import named_leaves
 from reshard.layout.axes import Axis
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.bridges.jax_sharding import is_from_jax, mesh_from_jax, mesh_to_jax

@@ -19,9 +19,8 @@ from msgspec import Struct
 
 from reshard.errors import PlanError, ReshardError, TreeError
 from reshard.formats.contents import PathKey
-from reshard.formats.leaf_paths import is_list
+from reshard.formats.leaf_paths import is_list, named_leaves
 from reshard.formats.limits import MAX_PATH_KEYS
-from reshard.formats.live_trees import named_leaves
 from reshard.geometry.dtypes import DTYPES
 from reshard.variables.sharded.variable import ShardedVariable
 

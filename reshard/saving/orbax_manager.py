@@ -32,8 +32,7 @@ from msgspec import Struct
 from reshard.checksums.sums import digest_text, sum_of_box
 from reshard.errors import TreeError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
-from reshard.formats.contents import Container, Item
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Container, Encoding, Item
 from reshard.formats.orbax.format import OrbaxForm
 from reshard.formats.orbax.write_items import item_trees
 from reshard.formats.orbax.write_metadata import slice_file

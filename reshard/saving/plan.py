@@ -43,10 +43,8 @@ from reshard.geometry.grid import Box, Grid, Index
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.target_layouts import Layout, split
-from reshard.saving.given_layouts import GivenLayouts, bare_spec, with_given_layouts
-from reshard.saving.options import SaveOptions
-from reshard.saving.shardings import sharding_problem
-from reshard.saving.tensors import DeviceShard, LiveTensor, live_tensor
+from reshard.saving.options import GivenLayouts, SaveOptions, bare_spec, with_given_layouts
+from reshard.saving.tensors import DeviceShard, LiveTensor, live_tensor, sharding_problem
 from reshard.saving.tree import LiveLeaf, refuse
 from reshard.storage.base import ON_DISK, Traits
 

@@ -53,7 +53,7 @@ class ProcessGroup(Protocol):
         ...
 
     def exchange(
-        self, step: str, work: Callable[[], bytes], *, settle: bool = False
+        self, step: str, /, work: Callable[[], bytes], *, settle: bool = False
     ) -> list[bytes]:
         """Runs ``work`` here, and returns the results of all processes, in their order.
 
@@ -62,7 +62,7 @@ class ProcessGroup(Protocol):
         """
         ...
 
-    def settled(self, step: str) -> bool:
+    def settled(self, step: str, /) -> bool:
         """True if all other processes have ended their work of a step."""
         ...
 
@@ -75,7 +75,8 @@ class SingleProcess(Struct, frozen=True):
 
     def exchange(
         self,
-        step: str,  # noqa: ARG002  of the interface
+        _step: str,
+        /,
         work: Callable[[], bytes],
         *,
         settle: bool = False,  # noqa: ARG002  of the interface
@@ -83,7 +84,7 @@ class SingleProcess(Struct, frozen=True):
         """The result of ``work``."""
         return [work()]
 
-    def settled(self, step: str) -> bool:  # noqa: ARG002  of the interface
+    def settled(self, _step: str, /) -> bool:
         """True: there are no others."""
         return True
 

@@ -32,15 +32,14 @@ from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TaskOutput
 from reshard.engine.write.chunk_files import write_chunk
 from reshard.errors import StorageError, TargetExistsError
-from reshard.formats.carry_out import finish_files, prepare_files
 from reshard.formats.codecs import encode_chunk
+from reshard.formats.file_map import finish_files, prepare_files
+from reshard.formats.names import StepName
 from reshard.formats.registry import has_checkpoint, refuse_other_content
-from reshard.formats.step_names import StepName
 from reshard.formats.steps import refuse_several_words, run_steps, steps_of_words
 from reshard.geometry.grid import Box
 from reshard.geometry.sizes import format_bytes
-from reshard.saving.given_layouts import GivenLayouts
-from reshard.saving.options import SaveOptions
+from reshard.saving.options import GivenLayouts, SaveOptions
 from reshard.saving.plan import (
     OwnChunk,
     SavePlan,

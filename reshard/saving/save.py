@@ -120,8 +120,7 @@ def save(
     """
     check_jax("saving live trees")
     from reshard.formats.choose import step_number
-    from reshard.saving.given_layouts import given_layouts
-    from reshard.saving.options import save_options
+    from reshard.saving.options import given_layouts, save_options
     from reshard.saving.processes import group_of
     from reshard.saving.run import finish_save, open_save, plan_together, snapshot
 

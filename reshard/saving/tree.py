@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from reshard.errors import TreeError
 from reshard.formats.contents import Leaf, PathKey
-from reshard.formats.live_trees import children, refuse_circles
+from reshard.formats.leaf_paths import children, refuse_circles
 from reshard.geometry.dtypes import DTYPES, NOT_STORED, STORED_DTYPES
 from reshard.variables.sharded.variable import ShardedVariable
 

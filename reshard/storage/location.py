@@ -1,4 +1,8 @@
-"""Location: a path in a store, used like ``pathlib.Path``."""
+"""Location: a path in a store, used like ``pathlib.Path``.
+
+Other distributions add stores by entry points of the group ``reshard.stores``, named by their URLs' scheme. The object of such an entry
+point takes a URL and gives its ``Location``. Checkpoints are read from there.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reshard.errors import StorageError
+from reshard.errors import ReshardError, StorageError
 from reshard.storage.base import Entry, FileStatus, OpenFile, Pieces, Store, Traits
 from reshard.storage.buckets.clouds import is_bucket_scheme, other_scheme, parse_url
 from reshard.storage.local.files import make_folder, open_new, storage_errors, write_all
@@ -225,9 +229,8 @@ def locate(path: str | os.PathLike[str]) -> Location:
     match = _SCHEME.match(text)
     if match is None or not is_bucket_scheme(match[1]):
         if match is not None and match[1].lower() != "file":
-            from reshard.storage.added_stores import locate_added
-
-            if (found := locate_added(match[1], text)) is not None:
+            found = locate_added(match[1], text)
+            if found is not None:
                 return found
         return Location(LOCAL, str(Path(local_path(text)).absolute()))
     from reshard.storage.buckets.store import BucketStore
@@ -360,3 +363,31 @@ def join(folder: str, below: str) -> str:
     if not below or not folder:
         return folder or below
     return f"{folder}{below}" if folder.endswith("/") else f"{folder}/{below}"
+
+
+GROUP = "reshard.stores"
+
+
+def locate_added(scheme: str, url: str) -> Location | None:
+    """The location that a URL of an added scheme names; None for a scheme that none adds.
+
+    Raises StorageError where the distribution is broken; its own ReshardErrors are passed on.
+    """
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=GROUP, name=scheme.lower()):
+        where = f"the entry point {point.name} = {point.value} of the group {GROUP}"
+        try:
+            found = point.load()(url)
+        except ReshardError:
+            raise
+        except Exception as error:  # a module of others may raise anything
+            raise StorageError(
+                f"{url}: {where} fails: {type(error).__name__}: {error}; repair or remove its distribution"
+            ) from error
+        if not isinstance(found, Location):
+            raise StorageError(
+                f"{url}: {where} gave no Location; repair or remove its distribution"
+            )
+        return found
+    return None

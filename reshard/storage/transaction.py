@@ -185,7 +185,7 @@ class Transaction(Records, TargetFiles, Protocol):
         """True if the files of this transaction are the target already. False if that cannot be looked up."""
         ...
 
-    def unpublish(self, index: str) -> None:
+    def unpublish(self, index: str, /) -> None:
         """Makes the finished target an unfinished one, which ``abort`` removes.
 
         ``index``: the file that goes first if files are removed one by one, as in buckets.

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from reshard.errors import LayoutError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.formats.quantized.pairs import quantization
+from reshard.formats.quantized import quantization
 from reshard.formats.safetensors.header import HeaderEntry, safetensors_header
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.changes import Changes

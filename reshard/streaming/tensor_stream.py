@@ -23,9 +23,9 @@ from reshard.engine.decode.chunk_reader import check_recorded
 from reshard.engine.limits import Limits
 from reshard.errors import LayoutError, SourceChangedError
 from reshard.formats.base import Reader
-from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import Extent, StoredTensor
-from reshard.formats.record_names import SHA256_NAME
+from reshard.formats.format import CheckpointPath
+from reshard.formats.names import SHA256_NAME
 from reshard.formats.registry import open_reader
 from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.grid import Box

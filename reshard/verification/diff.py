@@ -25,11 +25,11 @@ from reshard.engine.metadata_budget import BYTES_PER_DIFFERENCE, check_leaves_to
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
 from reshard.formats.base import Reader
-from reshard.formats.checkpoint_path import CheckpointPath
 from reshard.formats.contents import StoredTensor
-from reshard.formats.kept_metadata import metadata_warnings
-from reshard.formats.missing_chunks import filled_chunks, missing_warnings
+from reshard.formats.format import CheckpointPath
+from reshard.formats.lacks import filled_chunks, missing_warnings
 from reshard.formats.registry import open_reader
+from reshard.formats.slices.kept_metadata import metadata_warnings
 from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Changes
 from reshard.planning.planner import open_files_per_task

@@ -26,15 +26,16 @@ from reshard.errors import (
     ReshardError,
 )
 from reshard.formats.base import Made, Reader
-from reshard.formats.checkpoint_path import CheckpointPath
-from reshard.formats.checksum_warnings import Unprotected, record_warnings, unprotected
 from reshard.formats.contents import Stored
-from reshard.formats.kept_metadata import metadata_warnings
-from reshard.formats.missing_chunks import (
+from reshard.formats.format import CheckpointPath
+from reshard.formats.lacks import (
+    Unprotected,
     filled_chunks,
     missing_warnings,
     numbers,
     read_as,
+    record_warnings,
+    unprotected,
 )
 from reshard.formats.registry import open_reader
 from reshard.formats.slices.file_digests import (
@@ -44,6 +45,7 @@ from reshard.formats.slices.file_digests import (
     folder_records,
     size_or_zero,
 )
+from reshard.formats.slices.kept_metadata import metadata_warnings
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap, map_of
 from reshard.planning.rules import (

@@ -6,8 +6,7 @@ from reshard.answers.shared import RecordedMesh
 from reshard.conversion.plan import ConversionPlan, PlannedTensor, PlanTotals
 from reshard.conversion.report import ConversionReport, TensorReport
 from reshard.engine.task import CastStats
-from reshard.formats.contents import Item, Leaf, PathKey, StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Item, Leaf, PathKey, StoredTensor
 from reshard.geometry.grid import Grid
 from reshard.inspection.checkpoint_info import CheckpointInfo, LeafInfo, TensorInfo
 from reshard.layout.axes import AxesLike

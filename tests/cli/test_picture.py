@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.cli.picture import Frame, draw, draw_mesh
+from reshard.cli.views.layout import Frame, draw, draw_mesh
 from reshard.geometry.grid import Grid
 from reshard.layout.axes import Axis
 from reshard.layout.device_mesh import DeviceMesh

@@ -23,8 +23,7 @@ from reshard.cli.text import (
     single,
     some_text,
 )
-from reshard.formats.contents import StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, StoredTensor
 from reshard.geometry.grid import Grid
 from reshard.inspection.checkpoint_info import TensorInfo
 from reshard.layout.device_mesh import DeviceMesh

@@ -12,7 +12,7 @@ from reshard.conversion.check_target import CheckedOptions, parsed_options
 from reshard.conversion.options import Target
 from reshard.engine.limits import check_limits
 from reshard.errors import PlanError
-from reshard.formats.encoding import Encoding, parse_compression
+from reshard.formats.contents import Encoding, parse_compression
 
 
 def refused(text, make, *args, **kwargs):

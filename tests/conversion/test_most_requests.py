@@ -14,7 +14,7 @@ from reshard.conversion.most_requests import reads
 from reshard.formats.registry import open_reader
 from reshard.geometry.grid import Grid
 from reshard.planning.plans import MultiPlan
-from reshard.storage.requests import Requests
+from reshard.storage.base import Requests
 from tests.orbax_trees import save_pytree
 
 WHOLE = Grid.whole((256, 256))

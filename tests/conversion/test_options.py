@@ -13,7 +13,7 @@ from reshard_server.pages import conversion_form, schedule_pages
 from reshard_server.schemas.conversion import TargetRequest
 
 import reshard
-from reshard.cli.commands import convert, plan
+from reshard.cli.commands import conversion
 from reshard.conversion import declared_options
 from reshard.conversion.check_target import check_target
 from reshard.conversion.conversion_key import key_of_conversion
@@ -87,8 +87,8 @@ def test_each_format_has_its_options() -> None:
 @pytest.mark.parametrize(
     ("command", "left_out"),
     [
-        (convert.convert, set()),
-        (plan.plan, {"check", "restart", "state", "unsafe_commit"}),
+        (conversion.convert, set()),
+        (conversion.plan, {"check", "restart", "state", "unsafe_commit"}),
     ],
     ids=["convert", "plan"],
 )

@@ -14,9 +14,17 @@ from reshard.conversion.options import Target
 from reshard.conversion.target_plan import form_of
 from reshard.errors import FormatError, LayoutError, PlanError
 from reshard.formats.chunking import MAX_CHUNKS
-from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
-from reshard.formats.encoding import Encoding, codec_name
-from reshard.formats.kept_metadata import NO_METADATA, KeptMetadata
+from reshard.formats.contents import (
+    Container,
+    Encoding,
+    Extent,
+    Item,
+    Leaf,
+    PathKey,
+    StoredTensor,
+    codec_name,
+)
+from reshard.formats.slices.kept_metadata import NO_METADATA, KeptMetadata
 from reshard.geometry.grid import Grid, Index
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh

@@ -9,7 +9,7 @@ from reshard_server.schemas.conversion import DeltaForm, OneDelta
 
 import reshard
 from reshard.cli.app import run
-from reshard.cli.commands.delta import delta
+from reshard.cli.commands.deltas import delta
 from reshard.deltas.declared_options import OPTIONS
 
 

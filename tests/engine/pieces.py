@@ -17,7 +17,7 @@ from reshard.engine.books import Books, DoneUnits, TargetRun, TensorResult
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec

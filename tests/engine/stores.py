@@ -20,8 +20,7 @@ from reshard.engine.run import run_batches
 from reshard.engine.task import Task
 from reshard.engine.task_stream import task_batches
 from reshard.formats.base import Reader
-from reshard.formats.contents import Extent, Leaf, PathKey, StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent, Leaf, PathKey, StoredTensor
 from reshard.formats.file_map import Place
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import numpy_dtype

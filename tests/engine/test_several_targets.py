@@ -20,7 +20,7 @@ from reshard.engine.task_stream import task_batches
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import reshard
-from reshard.formats.quantized.pairs import MAX_CONFIG_BYTES, Quantized, find_pairs
+from reshard.formats.quantized import MAX_CONFIG_BYTES, Quantized, find_pairs
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 

@@ -13,8 +13,7 @@ from reshard.conversion.options import ConvertOptions
 from reshard.errors import FormatError, NotACheckpointError, StorageError
 from reshard.formats import registry
 from reshard.formats.format import PlaceNames
-from reshard.formats.format_options import format_names
-from reshard.formats.known_formats import FORMATS
+from reshard.formats.known_formats import FORMATS, format_names
 from reshard.formats.registry import open_reader
 from reshard.storage.local.store import LocalStore
 from reshard.storage.location import local_path, locate

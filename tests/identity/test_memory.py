@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import reshard
-from reshard.formats.contents import StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, StoredTensor
 from reshard.geometry.grid import Box, Grid
 from reshard.identity import read_leaves
 from reshard.identity.read_leaves import (

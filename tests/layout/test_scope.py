@@ -8,7 +8,7 @@ import pytest
 
 import reshard
 from reshard import DeviceMesh, LayoutError, LayoutMap, layout_map_scope
-from reshard.layout.scope import current_layout_map
+from reshard.layout.layout_map import current_layout_map
 
 
 def test_a_scope_counts_inside_and_is_left_behind() -> None:

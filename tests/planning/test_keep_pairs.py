@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reshard.errors import PlanError
-from reshard.formats.quantized.pairs import QuantizedPair, find_pairs
+from reshard.formats.quantized import QuantizedPair, find_pairs
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.keep_pairs import refuse_cut, refuse_parted

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from reshard.errors import PlanError
 from reshard.planning.estimates import Hosts, RequestPlan, TimePlan, plan_time
 from reshard.planning.plans import FillAt, MultiPlan, Plan, Read, TensorPlan
+from reshard.storage.base import Requests, RequestTraits
 from reshard.storage.buckets.clouds import CLOUDS
-from reshard.storage.requests import Requests, RequestTraits
 from tests.planning.timed_plans import GB, move, plan
 
 DISK = RequestTraits()

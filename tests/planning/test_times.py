@@ -10,7 +10,7 @@ from reshard.planning.estimates import (
     processor_time,
 )
 from reshard.planning.plans import FillAt, MultiPlan, Plan, Read, TensorPlan
-from reshard.storage.requests import RequestRates, Requests
+from reshard.storage.base import RequestRates, Requests
 from tests.planning.timed_plans import GB, move, plan
 
 S3, GS, AZ = RequestRates(5500, 3500), RequestRates(5000, 1000, 1200), RequestRates(20_000, 20_000)

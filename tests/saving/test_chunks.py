@@ -122,7 +122,7 @@ def test_replicas_share_the_work():
 
 
 def test_devices_are_named_only_where_their_order_says_something():
-    from reshard.saving.shardings import array_sharding
+    from reshard.saving.tensors import array_sharding
 
     plain, turned = put(random(8), "data"), jax.device_put(random(8), jax.devices()[5])
     assert array_sharding(plain.sharding, (8,), plain.sharding).recorded is None

@@ -1,1 +1,1 @@
-"""The commands, one file each: they turn arguments into calls and pass the answer to a view."""
+"""The commands, one file for each subject, as in ``reshard.api``: they turn arguments into calls and pass the answer to a view."""

@@ -13,7 +13,7 @@ import typer
 
 from reshard.cli.options import Json, examples
 
-EXAMPLES = examples("reshard demo", "reshard demo --dir ./demo")
+DEMO_EXAMPLES = examples("reshard demo", "reshard demo --dir ./demo")
 
 Folder = Annotated[
     Path | None,

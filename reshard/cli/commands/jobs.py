@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reshard.cli.console import print_all, print_json
-from reshard.cli.groups import Group
+from reshard.cli.groups import Asked, Group, JobsServer, TokenFile, needed_server
 from reshard.cli.options import Json, examples
 from reshard.cli.remote import connected, one_conversion
-from reshard.cli.server_options import Asked, JobsServer, TokenFile, needed_server
 
 if TYPE_CHECKING:
     from reshard_server.schemas.conversion import Conversion
 
-EXAMPLES = examples(
+JOBS_EXAMPLES = examples(
     "export RESHARD_SERVER=http://checkpoints:8080 RESHARD_TOKEN=$(cat token)",
     "reshard jobs list --state failed",
     "reshard jobs show 019d7c3a5b1e9f2c6d8e4a7b0c31",
@@ -162,7 +161,7 @@ def retry(
     _say("jobs retry", found, answer.as_json)
 
 
-SUBCOMMANDS = {
+JOBS_COMMANDS = {
     "list": (
         list_jobs,
         examples(

@@ -1,4 +1,4 @@
-"""``reshard rules``: maps that are learned from examples."""
+"""``reshard rules``: maps that are learned from examples; and ``recipes``: those that come with reshard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reshard.cli.groups import StepAndItem
 from reshard.cli.options import Json, Misuse, examples, sizes, step_of
 from reshard.cli.target_options import declared
 
-EXAMPLES = examples(
+RULES_EXAMPLES = examples(
     "reshard rules probe tiny probes",
     "mkdir out; for p in probes/*; do ./their_script $p out/$(basename $p); done",
     "reshard rules infer probes out > llama.yaml",
@@ -185,8 +185,38 @@ def check(
         raise typer.Exit(DIFFERENT)
 
 
-SUBCOMMANDS = {
+RULES_COMMANDS = {
     "probe": (probe, PROBE_EXAMPLES),
     "infer": (infer, INFER_EXAMPLES),
     "check": (check, CHECK_EXAMPLES),
 }
+
+
+RECIPES_EXAMPLES = examples(
+    "reshard recipes",
+    "reshard recipes maxtext-llama3.1 > llama.yaml",
+    "reshard recipes --json | jq '.recipes[].name'",
+)
+
+
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The recipe whose text is written.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the maps that come with reshard, or write one of them.
+
+    convert, plan and verify take the name of a recipe for --map. To change one, write it to a file.
+    """
+    known = by_example.recipes()
+    if name is not None:
+        typer.echo(by_example.recipe(name), nl=False)
+        return
+    if as_json:
+        listed = [{"name": each, "about": about} for each, about in known.items()]
+        print_json({"command": "recipes", "recipes": listed})
+        return
+    from reshard.cli.tables import table
+
+    print_all([table("", ("recipe", "what it is for"), known.items())])

@@ -14,7 +14,7 @@ from reshard.version import how_to_install
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EXAMPLES = examples(
+SERVE_EXAMPLES = examples(
     "reshard serve --root data=/srv/checkpoints --insecure",
     "reshard serve --make-token training --scope read --scope convert \\",
     "    --read data --write data >> tokens.toml",

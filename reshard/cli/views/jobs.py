@@ -12,8 +12,8 @@ from rich.text import Text
 from reshard import ConversionReport, DeltaReport
 from reshard.cli.tables import ARROW, Cell, Column, table
 from reshard.cli.text import and_text, count_text, safe
+from reshard.cli.views.inspection import delta_view
 from reshard.cli.views.report import report_view, together_view
-from reshard.cli.views.versions import delta_view
 from reshard.geometry.sizes import format_bytes
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from reshard.errors import CorruptError
 from reshard.formats.codecs import DecodeStream, open_fill, open_stream
 from reshard.formats.codecs.source import REMEDY, Source
 from reshard.formats.codecs.stream import RawStream
-from reshard.formats.contents import StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, StoredTensor
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import MIN_RUN_BYTES, Band, run_elements, span

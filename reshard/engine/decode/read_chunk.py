@@ -19,7 +19,7 @@ from reshard.engine.buffers import ALIGNMENT, Arena
 from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, StoredChunks
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.codecs import decoder_bytes, encoded_room, is_seekable
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import MIN_RUN_BYTES, bands, row_bytes, run_elements

@@ -15,7 +15,7 @@ from reshard.engine.output import TaskOutput
 from reshard.engine.task import StoredChunk, TargetChunk, Unit, target_element_type
 from reshard.formats.codecs import encode_chunk
 from reshard.formats.codecs.source import TRAILER_BYTES
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.file_map import Place
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.local.files import (

@@ -5,16 +5,25 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from reshard.formats.codecs.blosc import BloscStream, blosc_decoder_bytes
+from reshard.formats.codecs.compressed import (
+    GzipStream,
+    ZstdStream,
+    gzip_decoder_bytes,
+    zstd_decoder_bytes,
+    zstd_encoded_bytes,
+)
 from reshard.formats.codecs.encode import encode_chunk, encoder_bytes
-from reshard.formats.codecs.gzip import GzipStream, gzip_decoder_bytes
 from reshard.formats.codecs.layered import LayeredStream, layered_decoder_bytes
 from reshard.formats.codecs.source import Source
-from reshard.formats.codecs.stream import AtOnceStream, DecodeStream, FillStream, RawStream
+from reshard.formats.codecs.stream import (
+    AtOnceStream,
+    DecodeStream,
+    FillStream,
+    RawStream,
+    TurnedStream,
+)
 from reshard.formats.codecs.tensorstore import ArrayStream, array_decoder_bytes
-from reshard.formats.codecs.turned import TurnedStream
-from reshard.formats.codecs.zstd import ZstdStream, zstd_decoder_bytes, zstd_encoded_bytes
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.base import Store
 

@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 
 from reshard.errors import VerificationError
+from reshard.formats.codecs.compressed import (
+    ZstdStream,
+    refuse_window,
+    window_bytes,
+    zstd_decoder_bytes,
+)
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import INPUT_BYTES, SourceStream
-from reshard.formats.codecs.zstd import ZstdStream, refuse_window, window_bytes, zstd_decoder_bytes
 from reshard.formats.contents import Extent, Layer
 from reshard.formats.delta.index_values import Checksum, Hasher, hasher
 
@@ -44,7 +49,6 @@ class LayeredStream(SourceStream):
 
     def __init__(self, source: Source, decoded_bytes: int, read_ahead_bytes: int) -> None:
         super().__init__(source, decoded_bytes)
-        self._done = 0
         self._layers: list[_CheckedLayer] = []
         if source.length != decoded_bytes:
             raise source.corrupt(f"it should have {decoded_bytes} bytes, but has {source.length}")
@@ -63,8 +67,7 @@ class LayeredStream(SourceStream):
             self._source.readinto(block)
             octets = np.frombuffer(block, np.uint8)
             for layer in self._layers:
-                layer.apply(octets, self._done)
-            self._done += len(octets)
+                layer.apply(octets)
 
     def _check_end(self) -> None:
         for layer in self._layers:
@@ -79,8 +82,8 @@ class LayeredStream(SourceStream):
 class _Change(Protocol):
     """The payload of a layer."""
 
-    def apply(self, block: Bytes, start: int) -> None:
-        """Changes a block, which begins at byte ``start`` of the tensor; blocks come in order."""
+    def apply(self, block: Bytes) -> None:
+        """Changes the next block of the tensor; blocks come in order."""
         ...
 
     def check_end(self) -> None:
@@ -112,9 +115,9 @@ class _CheckedLayer:
         else:
             self._change = _Overwrite((source(), source()), decoded_bytes)
 
-    def apply(self, block: Bytes, start: int) -> None:
+    def apply(self, block: Bytes) -> None:
         if self._change is not None:
-            self._change.apply(block, start)
+            self._change.apply(block)
         self._hasher.update(block.data)
 
     def check(self) -> None:
@@ -137,7 +140,7 @@ class _Xor:
         self._stream = _opened(source, decoded_bytes)
         self._scratch = np.empty(min(BLOCK_BYTES, decoded_bytes), np.uint8)
 
-    def apply(self, block: Bytes, start: int) -> None:  # noqa: ARG002  blocks come in order
+    def apply(self, block: Bytes) -> None:
         changes = self._scratch[: len(block)]
         self._stream.readinto(changes.data)
         np.bitwise_xor(block, changes, out=block)
@@ -167,9 +170,11 @@ class _Overwrite:
         self._bytes.skip(COUNT_BYTES + POSITION_BYTES * self._left)
         self._positions = np.empty(0, np.int64)
         self._last = -1
+        self._applied = 0
 
-    def apply(self, block: Bytes, start: int) -> None:
-        end = start + len(block)
+    def apply(self, block: Bytes) -> None:
+        start = self._applied
+        self._applied = end = start + len(block)
         while True:
             if not len(self._positions):
                 self._positions = self._next_positions()

@@ -73,7 +73,7 @@ class ArrayStream:
 
     Args:
         source: the chunk's encoded bytes; closed here.
-        spec: of an array of this one chunk; see ``formats.zarr.codec_chains``.
+        spec: of an array of this one chunk; see ``formats.zarr.metadata``.
         inside: the shape of the part that is inside of the tensor. The rest of a shard may lack its chunks.
 
     Raises CorruptError if TensorStore cannot decode them.

@@ -45,9 +45,9 @@ from reshard.formats.dcp.metadata import (
     parse_metadata,
 )
 from reshard.formats.format import PlaceNames
-from reshard.formats.json.safe_json import json_value, read_bytes
 from reshard.formats.limits import MAX_PICKLE_BYTES
-from reshard.formats.record_names import OF_RECORDS
+from reshard.formats.names import OF_RECORDS
+from reshard.formats.safe_json import json_value, read_bytes
 from reshard.formats.slices.parse import read_slices
 from reshard.geometry.tiling import check_tiling
 from reshard.storage.location import Location

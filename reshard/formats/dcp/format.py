@@ -20,7 +20,7 @@ from reshard.formats.dcp.files import (
 from reshard.formats.dcp.reader import OPENED_LEAF_BYTES, PLAIN, Conventions, leaf_count, open_dcp
 from reshard.formats.format import About, Format, Mark, PlaceNames
 from reshard.formats.loose_pieces import in_shared_files, kept_shards, refuse_dtype
-from reshard.formats.torch.archived_tensor import TENSOR_DTYPES
+from reshard.formats.torch.saved_values import TENSOR_DTYPES
 
 if TYPE_CHECKING:
     from reshard.formats.file_map import FileMap

@@ -19,18 +19,16 @@ from reshard.formats.contents import Extent, RawPiece
 from reshard.formats.dcp.metadata import ItemPlace, TensorEntry, TensorPiece
 from reshard.formats.limits import MAX_TENSOR_BYTES
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
-from reshard.formats.pickle.interpreter import read_pickle
 from reshard.formats.torch.archive import PICKLE, Archive, RecordCrcs, open_archive
-from reshard.formats.torch.archived_tensor import (
+from reshard.formats.torch.pickle_interpreter import read_pickle
+from reshard.formats.torch.saved_values import (
+    PLAIN_NAMES,
     TENSOR_NAMES,
     ArchivedTensor,
-    archived_tensor,
-    is_tensor,
-)
-from reshard.formats.torch.plain_value import (
-    PLAIN_NAMES,
     PlainValues,
     Unread,
+    archived_tensor,
+    is_tensor,
     most_parts,
     plain_values,
 )

@@ -28,9 +28,16 @@ from msgspec import Struct
 from reshard.errors import CorruptError, FormatError, shorten
 from reshard.formats.contents import PathKey
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
-from reshard.formats.pickle.interpreter import read_pickle
-from reshard.formats.pickle.machine import Built, Name, Table, expect_built, expect_node, fields_of
-from reshard.formats.torch.archived_tensor import DTYPE_NAMES, SIZE, dtype_of, sizes_of
+from reshard.formats.torch.pickle_interpreter import read_pickle
+from reshard.formats.torch.pickle_machine import (
+    Built,
+    Name,
+    Table,
+    expect_built,
+    expect_node,
+    fields_of,
+)
+from reshard.formats.torch.saved_values import DTYPE_NAMES, SIZE, dtype_of, sizes_of
 from reshard.geometry.grid import Box
 
 

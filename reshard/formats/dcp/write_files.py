@@ -42,9 +42,9 @@ from reshard.formats.dcp.write_items import (
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.limits import MAX_ARCHIVE_RECORDS, MAX_DIRECTORY_BYTES
 from reshard.formats.loose_pieces import SlicePlaces
-from reshard.formats.pickle.encode import encode_pickle
 from reshard.formats.slices.slice_file import FILE_NAME, digest_of, target_record
 from reshard.formats.torch.archive import Most, open_archive
+from reshard.formats.torch.write_archive import encode_pickle
 from reshard.geometry.dtypes import number_of
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.location import Location, open_file

@@ -31,15 +31,19 @@ from reshard.formats.contents import Leaf, PathKey
 from reshard.formats.dcp.metadata import ItemPlace
 from reshard.formats.file_map import Insert, SharedFile, StoredRanges
 from reshard.formats.leaf_paths import refuse_long, settle_sequences
-from reshard.formats.pickle.encode import Call, Global, New, Pairs, encode_pickle
 from reshard.formats.slices.slice_file import leaf_path
-from reshard.formats.torch.plain_value import TUPLES_KEY
+from reshard.formats.torch.saved_values import TUPLES_KEY
 from reshard.formats.torch.write_archive import (
     ALIGNMENT,
+    Call,
+    Global,
+    New,
+    Pairs,
     archive_head,
     archive_of,
     archive_tail,
     elements_start,
+    encode_pickle,
     tensor_pickle,
 )
 from reshard.geometry.dtypes import NUMBER_DTYPES, storage_bytes

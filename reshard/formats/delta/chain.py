@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from reshard.errors import FormatError, PlanError, VerificationError
 from reshard.formats.base import Chunks, Reader, WeightsVersion
-from reshard.formats.contents import Extent, Layer, StoredTensor
+from reshard.formats.contents import Encoding, Extent, Layer, StoredTensor
 from reshard.formats.delta.index import DeltaIndex, ListedTensor
 from reshard.formats.delta.index_values import (
     folder_of,
@@ -24,7 +24,6 @@ from reshard.formats.delta.index_values import (
     version_text,
 )
 from reshard.formats.delta.read_delta import Delta, Payload
-from reshard.formats.encoding import Encoding
 from reshard.formats.safetensors.header import header_shape, safetensors_name
 from reshard.geometry.grid import Index
 

@@ -48,8 +48,8 @@ from reshard.formats.delta.index_values import (
     is_number,
     payload_file,
 )
-from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.limits import MAX_RANK
+from reshard.formats.safe_json import expect, expect_sizes, json_value
 from reshard.formats.safetensors.header import dtype_of, element_shape
 from reshard.geometry.dtypes import storage_bytes
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 from reshard.arguments import DeltaChecksum
 from reshard.errors import CorruptError, FormatError, MissingPackageError, shorten
-from reshard.formats.json.safe_json import expect
+from reshard.formats.safe_json import expect
 from reshard.version import how_to_install
 
 _REMEDY = "restore the folder from a copy, or publish a full version"

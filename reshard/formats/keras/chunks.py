@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.limits import MAX_CHUNKS, MAX_TENSOR_BYTES
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import MAX_PARTS, Grid, Index, row_major_number

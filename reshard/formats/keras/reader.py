@@ -20,12 +20,19 @@ from msgspec.structs import replace
 from reshard.errors import FormatError, ReshardError
 from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
-from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, RawPiece, StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import (
+    Container,
+    Encoding,
+    Extent,
+    Item,
+    Leaf,
+    PathKey,
+    RawPiece,
+    StoredTensor,
+)
 from reshard.formats.keras.chunks import REPACK, ChunkTable
 from reshard.formats.keras.datasets import Dataset, left_out_attributes, read_datasets, walk
-from reshard.formats.keras.files import is_shard
-from reshard.formats.keras.hdf5 import opened_hdf5
+from reshard.formats.keras.files import is_shard, opened_hdf5
 from reshard.formats.limits import MAX_JSON_BYTES
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
 from reshard.formats.slices.parse import parse_slices

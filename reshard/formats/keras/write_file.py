@@ -20,8 +20,7 @@ from reshard.errors import FormatError, PlanError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.keras.datasets import ATTRIBUTE, OPAQUE, Dataset, attribute_of, hdf5_type
-from reshard.formats.keras.files import ONLY_FILE
-from reshard.formats.keras.hdf5 import require_h5py
+from reshard.formats.keras.files import ONLY_FILE, require_h5py
 from reshard.formats.keras.reader import NAME
 from reshard.formats.leaf_paths import refuse_long
 from reshard.formats.loose_pieces import SlicePlaces

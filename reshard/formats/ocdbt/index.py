@@ -24,7 +24,7 @@ from reshard.formats.contents import Extent
 from reshard.formats.limits import MAX_NODES
 from reshard.formats.ocdbt.manifest import MANIFEST, read_root
 from reshard.formats.ocdbt.node import Node, NodeEntry
-from reshard.formats.values import read_extent
+from reshard.formats.zarr.values import read_extent
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location
 

@@ -36,8 +36,8 @@ from reshard.formats.codecs.source import TRAILER_BYTES, Source
 from reshard.formats.codecs.tensorstore import tensorstore
 from reshard.formats.contents import Extent
 from reshard.formats.foreign import START_BYTES, refuse_stand_in
-from reshard.formats.json.safe_json import expect, read_bytes
 from reshard.formats.limits import MAX_MANIFEST_BYTES, MAX_NODE_BYTES
+from reshard.formats.safe_json import expect, read_bytes
 from reshard.storage.location import Location
 
 if TYPE_CHECKING:

@@ -17,19 +17,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.contents import Extent, GatheredChunk, RawPiece
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent, GatheredChunk, RawPiece
 from reshard.formats.leaf_paths import Path
-from reshard.formats.msgpack.arrays import ArrayBytes
-from reshard.formats.msgpack.tree import Value
 from reshard.formats.orbax.aggregate_file import (
     AGGREGATE,
     Aggregate,
+    Value,
     placeholder_name,
     read_aggregate,
 )
 from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.find_arrays import ArrayFiles
+from reshard.formats.orbax.msgpack_values import ArrayBytes
 from reshard.formats.orbax.tree_metadata import (
     MetadataLeaf,
     TreeMetadata,
@@ -180,7 +179,7 @@ _GATHERED = Encoding(gathered="in ranges")
 
 
 class KeptValues:
-    """The extents of kept values by their keys; implements ``formats.values.Values``."""
+    """The extents of kept values by their keys; implements ``formats.zarr.values.Values``."""
 
     def __init__(self) -> None:
         self.extents: dict[str, Extent] = {}
@@ -190,8 +189,8 @@ class KeptValues:
     def metadata_bytes(self) -> int:
         return sum(_EXTENT_BYTES + len(key) for key in self.extents)
 
-    def find(self, key: str, what: str) -> Extent | None:  # noqa: ARG002  the file was compared when it was opened
-        """The extent of a value within the file."""
+    def find(self, key: str, _what: str, /) -> Extent | None:
+        """The extent of a value within the file, which was compared when it was opened."""
         return self.extents.get(key)
 
     def below(self, prefix: str) -> Iterator[str]:

@@ -48,11 +48,11 @@ from reshard.errors import FormatError, IncompleteCheckpointError, NotACheckpoin
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Container, Item, Leaf, PathKey
 from reshard.formats.format import PlaceNames
-from reshard.formats.json.safe_json import expect, json_value
-from reshard.formats.kept_metadata import KeptMetadata, json_texts, within_limits
+from reshard.formats.names import is_step_name
 from reshard.formats.orbax.aggregate_file import is_aggregate
+from reshard.formats.safe_json import expect, json_value
 from reshard.formats.slices.file_digests import MetadataFiles
-from reshard.formats.step_names import is_step_name
+from reshard.formats.slices.kept_metadata import KeptMetadata, json_texts, within_limits
 from reshard.formats.zarr.metadata import ZARR2_FILE
 from reshard.storage.commit_markers import COMMIT_MARKER, is_marked
 from reshard.storage.location import Location

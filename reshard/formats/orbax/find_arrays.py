@@ -15,9 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
-from reshard.formats.json.safe_json import expect, json_value
+from reshard.formats.contents import Encoding, Extent
 from reshard.formats.limits import MAX_ZARR_BYTES
 from reshard.formats.ocdbt.index import OcdbtIndex, find_databases
 from reshard.formats.orbax.tree_metadata import (
@@ -26,10 +24,17 @@ from reshard.formats.orbax.tree_metadata import (
     key_prefix,
     refuse_unsafe,
 )
+from reshard.formats.safe_json import expect, json_value
 from reshard.formats.slices.file_digests import check_bytes
-from reshard.formats.values import PlainFiles, Values, read_extent, read_extents
-from reshard.formats.zarr.codec_chains import BY_TENSORSTORE, SUPPORTED
-from reshard.formats.zarr.metadata import ZARR2_FILE, ZARR3_FILE, ZarrArray, parse_zarr
+from reshard.formats.zarr.metadata import (
+    BY_TENSORSTORE,
+    SUPPORTED,
+    ZARR2_FILE,
+    ZARR3_FILE,
+    ZarrArray,
+    parse_zarr,
+)
+from reshard.formats.zarr.values import PlainFiles, Values, read_extent, read_extents
 from reshard.storage.location import Location
 
 FETCHED_AT_ONCE = 256

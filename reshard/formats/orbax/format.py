@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from reshard.errors import PlanError
 from reshard.formats.base import Form, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.chunking import MAX_CHUNKS, SPLIT_ABOVE_BYTES, chunk_shape
-from reshard.formats.contents import StoredTensor, Style
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, StoredTensor, Style
 from reshard.formats.format import About, Format, Mark, PlaceNames
 from reshard.formats.orbax.container import MARKERS, is_finished, marks_of, read_container
 from reshard.formats.orbax.item_tensors import OPENED_LEAF_BYTES, leaf_count

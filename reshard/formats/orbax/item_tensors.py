@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.codecs import read_ahead
-from reshard.formats.contents import Item, Leaf, StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Item, Leaf, StoredTensor
 from reshard.formats.limits import MAX_CUTS, MAX_JSON_BYTES, MAX_LAYOUT_CUTS
 from reshard.formats.orbax.aggregate_file import count_values
 from reshard.formats.orbax.aggregate_tree import KeptValues, OpenTree, kept_arrays, read_tree

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
 from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.contents import Container, Extent, Item, Stored, StoredTensor
+from reshard.formats.names import OF_RECORDS
 from reshard.formats.ocdbt.index import PROCESS_PREFIX, find_databases
 from reshard.formats.ocdbt.manifest import MANIFEST
 from reshard.formats.orbax.aggregate_file import AGGREGATE
@@ -33,14 +34,12 @@ from reshard.formats.orbax.container import metadata_of_orbax, read_container
 from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.item_tensors import OpenItem, open_item
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS
-from reshard.formats.record_names import OF_RECORDS
 from reshard.formats.slices.file_digests import REMEDY, MetadataFiles, files_below
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
 from reshard.formats.slices.slice_file import NOTHING, SliceFile
-from reshard.formats.values import PlainFiles
 from reshard.formats.zarr.metadata import ZarrArray
-from reshard.formats.zarr.shard_index import ShardIndexes
+from reshard.formats.zarr.values import PlainFiles, ShardIndexes
 from reshard.geometry.grid import Index
 from reshard.storage.location import Location
 

@@ -33,10 +33,9 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, LayoutError, shorten
 from reshard.formats.contents import PathKey
-from reshard.formats.json.json_cursor import JsonCursor
-from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.orbax.container import array_name
+from reshard.formats.safe_json import JsonCursor, expect, expect_sizes, json_value
 from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.layout.axes import Axis
 from reshard.layout.device_mesh import DeviceMesh

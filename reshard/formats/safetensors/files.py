@@ -47,8 +47,8 @@ from msgspec import Struct
 
 from reshard.arguments import Unlisted
 from reshard.errors import MissingError, NotACheckpointError, PlanError, ReshardError
-from reshard.formats.model_index import ModelIndex, read_model_index
 from reshard.formats.safetensors.header import has_whole_size
+from reshard.formats.safetensors.model_index import ModelIndex, read_model_index
 from reshard.formats.target_files import FilesOf
 from reshard.storage.location import Location
 

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from reshard.errors import PlanError, ReshardError
 from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.format import About, Format, Mark, OneFile, PlaceNames
-from reshard.formats.json.safe_json import read_json
 from reshard.formats.loose_pieces import in_shared_files
-from reshard.formats.record_names import OF_RECORDS
+from reshard.formats.names import OF_RECORDS
+from reshard.formats.safe_json import read_json
 from reshard.formats.safetensors.files import (
     ENDING,
     ONLY_FILE,

@@ -40,14 +40,14 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, PlanError, ReshardError, shorten
 from reshard.formats.foreign import START_BYTES, refuse_stand_in
-from reshard.formats.json.safe_json import (
+from reshard.formats.limits import MAX_LEAVES, MAX_RANK, MAX_TENSOR_BYTES
+from reshard.formats.safe_json import (
     checked_text,
     expect,
     expect_sizes,
     not_json,
     refuse_many_values,
 )
-from reshard.formats.limits import MAX_LEAVES, MAX_RANK, MAX_TENSOR_BYTES
 from reshard.formats.slices.slice_file import digest_of
 from reshard.geometry.dtypes import PACKED, packed_text, storage_bytes
 from reshard.storage.base import FileStatus

@@ -18,9 +18,9 @@ from reshard.errors import (
     NotACheckpointError,
     ReshardError,
 )
-from reshard.formats.model_index import ModelIndex
 from reshard.formats.safetensors.files import Files, is_skyrl_payload
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, read_header
+from reshard.formats.safetensors.model_index import ModelIndex
 from reshard.storage.calls import each_at_once
 from reshard.storage.location import Location
 

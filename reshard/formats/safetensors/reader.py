@@ -15,7 +15,6 @@ from reshard.errors import CorruptError, FormatError, ReshardError
 from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Container, Extent, Item, Leaf, PathKey, StoredTensor
-from reshard.formats.kept_metadata import metadata_of_files
 from reshard.formats.safetensors.files import (
     Files,
     ModelName,
@@ -29,6 +28,7 @@ from reshard.formats.safetensors.listed import read_headers
 from reshard.formats.safetensors.model_folder import beside
 from reshard.formats.safetensors.slices import DCP_SLICES, CutTensor, cut_tensors, holds_slices
 from reshard.formats.slices.file_digests import check_digest
+from reshard.formats.slices.kept_metadata import metadata_of_files
 from reshard.formats.slices.parse import parse_slices, read_slices
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
 from reshard.formats.slices.slice_file import (

@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.contents import Extent, RawPiece
-from reshard.formats.json.safe_json import expect, expect_sizes, json_value
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
+from reshard.formats.safe_json import expect, expect_sizes, json_value
 from reshard.formats.safetensors.header import FileHeader, StoredPiece, element_shape, read_header
 from reshard.geometry.grid import Box
 from reshard.geometry.tiling import check_tiling

@@ -11,9 +11,9 @@ from typing import Literal
 from msgspec import Struct
 
 from reshard.errors import CorruptError, ReshardError, StorageError
-from reshard.formats.json.safe_json import read_bytes
 from reshard.formats.limits import MAX_JSON_BYTES
-from reshard.formats.record_names import OF_RECORDS
+from reshard.formats.names import OF_RECORDS
+from reshard.formats.safe_json import read_bytes
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import FILE_NAME, SliceFile, digest_of
 from reshard.storage.calls import each_at_once

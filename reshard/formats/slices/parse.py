@@ -13,14 +13,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.base import Made, Origin
 from reshard.formats.foreign import refuse_stand_in
-from reshard.formats.json.safe_json import (
+from reshard.formats.limits import MAX_SLICE_VALUES
+from reshard.formats.safe_json import (
     checked_text,
     json_value,
     read_bytes,
     refuse_many_values,
 )
-from reshard.formats.kept_metadata import NO_METADATA, KeptMetadata, within_limits
-from reshard.formats.limits import MAX_SLICE_VALUES
+from reshard.formats.slices.kept_metadata import NO_METADATA, KeptMetadata, within_limits
 from reshard.formats.slices.slice_file import (
     FILE_NAME,
     FORMAT,

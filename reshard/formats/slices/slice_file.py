@@ -55,7 +55,7 @@ from msgspec import Struct, field
 from reshard.errors import CorruptError, FormatError, LayoutError
 from reshard.formats.base import Made, Origin, RecordUse, TargetCheckpoint, TargetTensor
 from reshard.formats.contents import Leaf, PathKey
-from reshard.formats.kept_metadata import NO_METADATA, KeptMetadata
+from reshard.formats.slices.kept_metadata import NO_METADATA, KeptMetadata
 from reshard.geometry.grid import Box, Cuts, Grid
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout

@@ -21,7 +21,7 @@ from msgspec import Struct
 from reshard.errors import FormatError, MissingError, NotACheckpointError, ReshardError
 from reshard.formats.foreign import START_BYTES, refuse_stand_in
 from reshard.formats.format import PlaceNames
-from reshard.formats.model_index import ModelIndex, read_model_index
+from reshard.formats.safetensors.model_index import ModelIndex, read_model_index
 from reshard.storage.calls import read_part
 from reshard.storage.location import Location
 

@@ -24,15 +24,15 @@ from reshard.errors import shorten
 from reshard.formats.contents import PathKey
 from reshard.formats.leaf_paths import Path
 from reshard.formats.limits import MAX_NAME_CHARACTERS, MAX_PATH_KEYS
-from reshard.formats.pickle.machine import Built, Name, Persistent, Table
-from reshard.formats.torch.archived_tensor import is_tensor
-from reshard.formats.torch.plain_value import (
+from reshard.formats.torch.pickle_machine import Built, Name, Persistent, Table
+from reshard.formats.torch.saved_values import (
     ORDERED,
     PLAIN_NAMES,
     Empty,
     NotPlainError,
     Plain,
     Unread,
+    is_tensor,
     plain_leaf,
 )
 
@@ -66,7 +66,7 @@ class SavedTensor(Struct, frozen=True):
     """A tensor in a pickle.
 
     Attributes:
-        tensor: the node that ``archived_tensor`` reads; an Unread for one that is not read.
+        tensor: the node that ``saved_values`` reads; an Unread for one that is not read.
         attributes: the states of its wrappers, which may hold tensors too.
     """
 

@@ -19,6 +19,7 @@ from reshard.formats.base import Chunks, Reader
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import (
     Container,
+    Encoding,
     Extent,
     Item,
     Leaf,
@@ -26,11 +27,10 @@ from reshard.formats.contents import (
     RecordedRange,
     StoredTensor,
 )
-from reshard.formats.encoding import Encoding
-from reshard.formats.kept_metadata import NO_METADATA, metadata_of_files
 from reshard.formats.leaf_paths import Path
 from reshard.formats.loose_pieces import GatheredChunks, gathered_chunks
-from reshard.formats.model_index import ModelIndex
+from reshard.formats.safetensors.model_index import ModelIndex
+from reshard.formats.slices.kept_metadata import NO_METADATA, metadata_of_files
 from reshard.formats.state_dict.files import state_files
 from reshard.formats.state_dict.state import (
     StateFile,
@@ -40,7 +40,7 @@ from reshard.formats.state_dict.state import (
     read_state,
 )
 from reshard.formats.torch.archive import RecordCrcs, crcs_of_number
-from reshard.formats.torch.plain_value import (
+from reshard.formats.torch.saved_values import (
     Unread,
     tensor_leaf,
     unread_leaf,

@@ -1,7 +1,7 @@
 """The content of one file of ``torch.save``: its tensors, wherever they are, and the plain values of its tree, in order.
 
-The pickle is interpreted and never run (``formats/pickle``). A tensor that is not read is a leaf that names its kind; every other value is
-left out, and named.
+The pickle is interpreted and never run (``formats/torch/pickle_interpreter``). A tensor that is not read is a leaf that names its kind; every
+other value is left out, and named.
 
 Opens the archive of a state dict: its end, which lists the records, its pickle, and the header of each record.
 """
@@ -18,8 +18,6 @@ from reshard.errors import CorruptError, FormatError
 from reshard.formats.foreign import refuse_stand_in
 from reshard.formats.leaf_paths import Path
 from reshard.formats.limits import MAX_ALL_NAMES_CHARACTERS, MAX_LEAVES, MAX_NAME_CHARACTERS
-from reshard.formats.pickle.interpreter import read_pickle
-from reshard.formats.pickle.machine import Built
 from reshard.formats.state_dict.files import (
     ARCHIVE,
     LEGACY,
@@ -41,8 +39,17 @@ from reshard.formats.torch.archive import (
     ArchiveRecord,
     open_archive,
 )
-from reshard.formats.torch.archived_tensor import ArchivedTensor, archived_tensor
-from reshard.formats.torch.plain_value import Empty, NotPlainError, Plain, Unread, most_parts
+from reshard.formats.torch.pickle_interpreter import read_pickle
+from reshard.formats.torch.pickle_machine import Built
+from reshard.formats.torch.saved_values import (
+    ArchivedTensor,
+    Empty,
+    NotPlainError,
+    Plain,
+    Unread,
+    archived_tensor,
+    most_parts,
+)
 from reshard.storage.base import FileStatus, OpenFile
 from reshard.storage.calls import ByteRange, open_for_parts, read_many
 from reshard.storage.location import Location

@@ -72,7 +72,7 @@ class TensorflowForm(Form, frozen=True):
     def warnings(self, target: TargetCheckpoint, source: Reader) -> Iterator[str]:
         yield from _slice_warnings(target, source)
         if self.graph is not None:
-            from reshard.formats.tensorflow.write_graph import target_graph, target_keys
+            from reshard.formats.tensorflow.object_graph import target_graph, target_keys
 
             _, lacking = target_graph(self, target_keys(target, self).values())
             if lacking:

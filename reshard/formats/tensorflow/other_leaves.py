@@ -15,7 +15,7 @@ from reshard.errors import CorruptError, LayoutError
 from reshard.formats.contents import Carried, CarriedPart, Extent, Leaf, PathKey
 from reshard.formats.tensorflow.files import FORMAT, DataFile
 from reshard.formats.tensorflow.index import OTHER_DTYPES, STRING, BundleEntry, IndexEntry, box_of
-from reshard.formats.tensorflow.kept_graph import HELD_GRAPH, MOST_GRAPH_BYTES
+from reshard.formats.tensorflow.object_graph import HELD_GRAPH, MOST_GRAPH_BYTES
 from reshard.formats.tensorflow.strings import HELD, STRING_MEMORY, read_strings, stored_strings
 from reshard.geometry.grid import Box
 from reshard.geometry.tiling import check_tiling

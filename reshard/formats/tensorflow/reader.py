@@ -46,7 +46,7 @@ from reshard.formats.tensorflow.index import (
     entry_sizes,
     read_index,
 )
-from reshard.formats.tensorflow.names import OBJECT_GRAPH, paths_of
+from reshard.formats.tensorflow.object_graph import OBJECT_GRAPH, paths_of
 from reshard.formats.tensorflow.other_leaves import OtherLeaves, file_of
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Box, Index

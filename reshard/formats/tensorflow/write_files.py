@@ -34,7 +34,7 @@ from reshard.formats.tensorflow.index import (
     header_bytes,
     slice_key,
 )
-from reshard.formats.tensorflow.names import OBJECT_GRAPH
+from reshard.formats.tensorflow.object_graph import OBJECT_GRAPH, target_graph, target_keys
 from reshard.formats.tensorflow.strings import (
     joined_bytes,
     one_string,
@@ -42,7 +42,6 @@ from reshard.formats.tensorflow.strings import (
     stored_strings,
 )
 from reshard.formats.tensorflow.table import table_bytes
-from reshard.formats.tensorflow.write_graph import target_graph, target_keys
 from reshard.geometry.grid import Grid, Index
 from reshard.storage.local.staging import STAGED_PREFIX
 from reshard.storage.location import Location

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from reshard.errors import FormatError
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.limits import MAX_RANK
 from reshard.geometry.dtypes import NOT_STORED, storage_bytes
 from reshard.geometry.grid import Grid, Index

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast, get_args
 from msgspec import Struct
 
 from reshard.errors import StorageError
-from reshard.storage.requests import RequestRates, RequestTraits
+from reshard.storage.base import RequestRates, RequestTraits
 
 Scheme = Literal["gs", "s3", "az"]
 

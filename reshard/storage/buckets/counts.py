@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reshard.storage.base import NONE, PAGE_OBJECTS, Requests, RequestTraits
 from reshard.storage.buckets.clients import note_answer
 from reshard.storage.buckets.clouds import CLOUDS
-from reshard.storage.requests import NONE, PAGE_OBJECTS, Requests, RequestTraits
 
 if TYPE_CHECKING:
     from obstore import GetResult, ListResult, ObjectMeta, PutMode, PutResult

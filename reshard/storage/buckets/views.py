@@ -110,8 +110,8 @@ class _PendingFiles(StoreWrapper, frozen=True):
         data = self.below.get(path)
         return self.store.open(path, version, what) if data is None else _BytesFile(data)
 
-    def view(self, folder: str) -> Store:  # noqa: ARG002  it is one already
-        return self
+    def view(self, _folder: str, /) -> Store:
+        return self  # it is one already
 
     def _names(self, folder: str) -> Iterator[str]:
         begin = f"{folder}/" if folder else ""

@@ -207,8 +207,8 @@ class LocalTransaction:
         except (StorageError, ResumeError, OSError):
             return False
 
-    def unpublish(self, index: str) -> None:  # noqa: ARG002  all files go by one rename
-        end_attempts(self._staging.folder)
+    def unpublish(self, _index: str, /) -> None:
+        end_attempts(self._staging.folder)  # all files go by one rename, the index too
         self._staging = emptied(self._staging)
         with storage_errors("remove", self._staging.target):
             self._staging.target.rename(self._staging.root)

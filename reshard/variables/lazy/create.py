@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from reshard.errors import VariableError, VariableTypeError
-from reshard.layout.layout_map import LayoutMap
-from reshard.layout.scope import current_layout_map, warn_of_idle_keys
+from reshard.layout.layout_map import LayoutMap, current_layout_map, warn_of_idle_keys
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.variables.lazy import keras_objects
 from reshard.variables.lazy.initial_value import Compiled, compute_in_steps, is_numeric

@@ -18,7 +18,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError
-from reshard.layout.scope import current_layout_map, entered
+from reshard.layout.layout_map import current_layout_map, entered
 from reshard.variables.lazy.create import check_layouts, materialize_model
 from reshard.variables.lazy.keras_internals import (
     WaitingInitializer,

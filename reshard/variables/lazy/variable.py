@@ -6,8 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableError, VariableTypeError
-from reshard.layout.layout_map import LayoutMap
-from reshard.layout.scope import current_layout_map
+from reshard.layout.layout_map import LayoutMap, current_layout_map
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.variables.lazy.initial_value import (
     Compiled,

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from reshard.cli.views import inspection as views
 from reshard.cli.views.inspection import inspection_view
-from reshard.formats.contents import Item, StoredTensor
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Item, StoredTensor
 from reshard.inspection.checkpoint_info import TensorInfo
 from tests.cli.show import lines, show
 from tests.cli.specimens import SERVED, info, spec

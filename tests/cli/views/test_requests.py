@@ -3,8 +3,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from reshard import RequestPlan, RequestReport, Requests
-from reshard.cli.views.costs import planned_requests
-from reshard.cli.views.report import report_view
+from reshard.cli.views.report import planned_requests, report_view
 from tests.cli.show import lines, show
 from tests.cli.specimens import report, tensor_report
 

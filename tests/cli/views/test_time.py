@@ -3,8 +3,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from reshard import TimePlan, TimeReport
-from reshard.cli.views.costs import planned_time, time_report
-from reshard.cli.views.report import report_view
+from reshard.cli.views.report import planned_time, report_view, time_report
 from tests.cli.show import lines, show
 from tests.cli.specimens import report, tensor_report
 

@@ -16,8 +16,7 @@ from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, Stored
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError
 from reshard.formats.codecs import encoded_room
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import bands, row_bytes
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, encode

@@ -16,8 +16,7 @@ from reshard.engine.decode.chunk_reader import StoredChunks
 from reshard.engine.decode.read_chunk import ChunkRead, quickest_memory, stream_memory
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.errors import CorruptError
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 from reshard.geometry.grid import Box
 from reshard.planning.task_cost import AT_ONCE_BYTES
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, encode

@@ -16,8 +16,8 @@ from reshard.checksums.tensor_digest import CRC64NVME, finish
 from reshard.engine.movers.one_task import execute
 from reshard.engine.output import TargetOutput
 from reshard.errors import CorruptError
-from reshard.formats.codecs import zstd
-from reshard.formats.encoding import Encoding
+from reshard.formats.codecs import compressed
+from reshard.formats.contents import Encoding
 from reshard.formats.slices.slice_file import digest_of
 from reshard.formats.zarr.zarr3_json import zarr_json
 from reshard.geometry.grid import Box, Grid
@@ -72,7 +72,7 @@ def test_a_whole_tensor_arrives_bit_for_bit_in_every_way(case):
 @given(cases().filter(lambda c: c.move.at_once and c.source_encoding.compressor == "zstd"))
 def test_a_chunk_decoded_at_once_may_share_memory_with_later_bands(case):
     """Small chunks are read at once too, so that their bytes share a place with pieces and rows."""
-    with patch.object(zstd, "INPUT_BYTES", 1):
+    with patch.object(compressed, "INPUT_BYTES", 1):
         assert_arrives(case)
 
 

@@ -14,8 +14,7 @@ import tensorstore as ts
 from reshard.formats.codecs import (
     open_stream,
 )
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 
 WHERE = "tensor 'a/b', chunk (0, 1)"
 

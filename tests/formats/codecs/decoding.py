@@ -11,12 +11,12 @@ import numpy as np
 from msgspec.structs import asdict
 
 from reshard.formats.codecs import encode_chunk
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 
 _MEASURE = """
 import json, sys
 from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.codecs import encoded_room, open_stream
 encoding, path, length, nbytes, at_once = json.loads(sys.argv[1])
 encoding = Encoding(**encoding)

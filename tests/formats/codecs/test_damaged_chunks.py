@@ -16,8 +16,7 @@ from reshard.errors import CorruptError, FormatError, StorageError
 from reshard.formats.codecs import (
     open_stream,
 )
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 from tests.formats.codecs.chunk_cases import (
     CASES,
     WHERE,

@@ -15,8 +15,7 @@ from reshard.formats.codecs import (
     open_fill,
     open_stream,
 )
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 from reshard.formats.orbax.find_arrays import tensorstore_encoding
 from tests.campaigns import examples
 from tests.formats.codecs.chunk_cases import (

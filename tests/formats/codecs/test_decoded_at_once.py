@@ -16,8 +16,7 @@ from reshard.formats.codecs import (
     encoded_room,
     open_stream,
 )
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 from tests.formats.codecs.decoding import growth
 
 WHERE = "tensor 'a/b', chunk (0, 1)"

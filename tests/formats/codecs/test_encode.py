@@ -9,7 +9,7 @@ from reshard.errors import CorruptError, FormatError
 from reshard.formats.codecs import (
     encode_chunk,
 )
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from tests.formats.codecs.chunk_cases import (
     CASES,
     bf16_array,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from reshard.formats.codecs import gather
-from reshard.formats.codecs.gather import read_strided
+from reshard.formats.codecs import source
+from reshard.formats.codecs.source import read_strided
 from reshard.geometry.row_major import strided_span
 
 axes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 12)), min_size=1, max_size=4)
@@ -39,8 +39,8 @@ def test_any_strides(axes: list[tuple[int, int]], scratch: int) -> None:
     shape, strides = zip(*axes, strict=True)
     stored, wanted = seen(shape, strides)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather, "SCRATCH_BYTES", scratch)
-        patch.setattr(gather, "PAGE_BYTES", scratch // 4)
+        patch.setattr(source, "SCRATCH_BYTES", scratch)
+        patch.setattr(source, "PAGE_BYTES", scratch // 4)
         assert read(shape, strides, stored).tolist() == wanted.tolist()
 
 

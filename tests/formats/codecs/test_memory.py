@@ -15,7 +15,7 @@ from reshard.formats.codecs import (
     encode_chunk,
     encoder_bytes,
 )
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from tests.formats.codecs.chunk_cases import (
     CASES,
 )
@@ -42,7 +42,7 @@ def test_decoding_stays_within_its_price(case, tmp_path):
 ENCODE = """
 import json, sys
 import numpy as np
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from reshard.formats.codecs import encode_chunk
 def status(key):
     return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith(key)) * 1024

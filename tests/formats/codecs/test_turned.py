@@ -10,8 +10,7 @@ import pytest
 
 from reshard.errors import CorruptError
 from reshard.formats.codecs import decoder_bytes, encode_chunk, is_seekable, open_stream
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 
 SHAPE = (3, 4, 5)
 ARRAY = np.arange(60, dtype=np.int16).reshape(SHAPE)

@@ -9,7 +9,7 @@ import pytest
 
 import reshard
 from reshard.errors import CorruptError
-from reshard.formats.dcp import tree as dcp_tree
+from reshard.formats.dcp import reader
 from tests.dcp_files import whole, write_dcp
 from tests.emulators.buckets import Bucket
 from tests.megatron.saved import unpack
@@ -83,7 +83,7 @@ def test_a_copy_that_was_changed_is_found(tmp_path: Path) -> None:
 
 def test_large_ones_are_left_to_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = poisoned(tmp_path / "x", tmp_path / "canary")
-    monkeypatch.setattr(dcp_tree, "MOST_CARRIED_BYTES", 100)
+    monkeypatch.setattr(reader, "MOST_CARRIED_BYTES", 100)
     (warning, *_) = reshard.inspect(source).warnings
     assert "leave them out (drop) where the checkpoint is converted" in warning
     with pytest.raises(reshard.ReshardError, match="torch DCP cannot hold 'v'"):

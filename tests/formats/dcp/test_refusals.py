@@ -12,9 +12,9 @@ import reshard
 from reshard.errors import (
     FormatError,
 )
-from reshard.formats.dcp import metadata, tree
-from reshard.formats.pickle.interpreter import UnknownNameError
+from reshard.formats.dcp import metadata, reader
 from reshard.formats.registry import open_reader
+from reshard.formats.torch.pickle_interpreter import UnknownNameError
 from tests.dcp_files import (
     RECORDS,
     Item,
@@ -250,7 +250,7 @@ def test_a_tensor_and_a_value_at_the_same_place(tmp_path: Path, stored: bytes) -
     ("module", "most", "said"),
     [
         (metadata, 1, "DIR/.metadata lists 2 entries; at most 1 are read"),
-        (tree, 3, "DIR/.metadata has more than 3 leaves, the most that is read"),
+        (reader, 3, "DIR/.metadata has more than 3 leaves, the most that is read"),
     ],
     ids=["entries", "leaves"],
 )

@@ -15,7 +15,7 @@ import pytest
 import reshard
 from reshard.errors import CorruptError, FormatError, IncompleteCheckpointError, PlanError
 from reshard.formats.dcp.metadata import MetadataFile, parse_metadata
-from reshard.formats.pickle.interpreter import UnknownNameError
+from reshard.formats.torch.pickle_interpreter import UnknownNameError
 from tests.dcp_files import RECORDS, cut, entry, metadata_of, size, write_dcp
 from tests.megatron.saved import PADDED, unpack, weight
 from tests.pickled import Call, Global, New, pickled

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.delta.index import DeltaIndex, ListedTensor
-from reshard.formats.delta.manifest import ManifestTensor, parse_manifest
+from reshard.formats.delta.read_delta import ManifestTensor, parse_manifest
 
 FILE = "delta-rank00000-file000000.safetensors"
 DIGEST = "0123456789abcdef" * 2

@@ -15,8 +15,8 @@ from h5py import h5t
 
 import reshard
 from reshard.errors import CorruptError, FormatError, MissingError, NotACheckpointError
-from reshard.formats.keras import datasets, hdf5
-from reshard.formats.keras.hdf5 import opened_hdf5
+from reshard.formats.keras import datasets, files
+from reshard.formats.keras.files import opened_hdf5
 from reshard.formats.registry import open_reader
 from reshard.storage import calls
 from reshard.storage.location import locate
@@ -172,7 +172,7 @@ def test_a_link_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (datasets, "MAX_ALL_NAMES_CHARACTERS", 40, "FILE has more groups and datasets than are read"),
         (datasets, "MAX_RANK", 1, "FILE: 'layers/dense/vars/0' has 2 dimensions; at most 1 are read"),
         (datasets, "MAX_TENSOR_BYTES", 95, "FILE: 'layers/dense/vars/0' of float32 [6, 4] is larger than any tensor that is read"),
-        (hdf5, "MAX_HDF5_BYTES", 500, "FILE has more than 500 bytes of metadata, or repeats them; it is damaged, or no file of weights"),
+        (files, "MAX_HDF5_BYTES", 500, "FILE has more than 500 bytes of metadata, or repeats them; it is damaged, or no file of weights"),
     ],
 )  # fmt: skip
 def test_limits(

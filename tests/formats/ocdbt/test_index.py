@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.formats.ocdbt.index import OcdbtIndex, find_databases
-from reshard.formats.values import read_extent
+from reshard.formats.zarr.values import read_extent
 from reshard.storage.location import locate
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reshard.errors import CorruptError, FormatError, StorageError
-from reshard.formats.kept_metadata import KeptMetadata
+from reshard.formats.slices.kept_metadata import KeptMetadata
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.slice_file import (
     SliceEntry,

@@ -14,10 +14,8 @@ import reshard
 from reshard.errors import CorruptError
 from reshard.formats.contents import Carried, CarriedPart, Extent
 from reshard.formats.tensorflow import other_leaves
-from reshard.formats.tensorflow.kept_graph import kept_graph
-from reshard.formats.tensorflow.names import VALUE
+from reshard.formats.tensorflow.object_graph import VALUE, kept_graph, object_graph
 from reshard.formats.tensorflow.strings import one_string, stored_strings
-from reshard.formats.tensorflow.write_graph import object_graph
 from reshard.geometry.grid import Box
 from tests.oracles.oracle import Oracle, RefusedError
 

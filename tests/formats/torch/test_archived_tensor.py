@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError
-from reshard.formats.pickle.interpreter import read_pickle
-from reshard.formats.torch.archived_tensor import (
+from reshard.formats.torch.pickle_interpreter import read_pickle
+from reshard.formats.torch.saved_values import (
     TENSOR_NAMES,
     ArchivedTensor,
     archived_tensor,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from reshard.formats.pickle.interpreter import read_pickle
-from reshard.formats.torch.plain_value import (
+from reshard.formats.torch.pickle_interpreter import read_pickle
+from reshard.formats.torch.saved_values import (
     PLAIN_NAMES,
     Empty,
     PlainValues,

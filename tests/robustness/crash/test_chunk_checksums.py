@@ -14,8 +14,7 @@ import reshard
 from reshard.conversion import finish
 from reshard.conversion.finish import ChunkChecksums
 from reshard.errors import StorageError
-from reshard.formats.carry_out import finish_files
-from reshard.formats.file_map import ChunkChecksum, FileMap
+from reshard.formats.file_map import ChunkChecksum, FileMap, finish_files
 from reshard.formats.orbax import format as orbax_form
 from reshard.storage.local.transaction import LocalTransaction
 from reshard.storage.location import Location

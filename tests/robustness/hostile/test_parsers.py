@@ -19,10 +19,7 @@ from hypothesis import strategies as st
 
 from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.codecs import open_stream
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
-from reshard.formats.json.json_cursor import JsonCursor
-from reshard.formats.json.safe_json import json_value
+from reshard.formats.contents import Encoding, Extent
 from reshard.formats.ocdbt.index import OcdbtIndex
 from reshard.formats.orbax.aggregate_file import read_aggregate
 from reshard.formats.orbax.aggregate_tree import read_tree
@@ -33,10 +30,11 @@ from reshard.formats.orbax.tree_metadata import (
     read_strings,
     read_tree_metadata,
 )
+from reshard.formats.safe_json import JsonCursor, json_value
 from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.slices.parse import parse_slices
 from reshard.formats.zarr.metadata import ShardIndexing, parse_zarr
-from reshard.formats.zarr.shard_index import read_shard_index
+from reshard.formats.zarr.values import read_shard_index
 from reshard.geometry.sizes import parse_bytes
 from reshard.layout.device_mesh import parse_mesh
 from reshard.layout.read_layout import load_layout

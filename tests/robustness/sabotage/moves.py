@@ -17,7 +17,7 @@ from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.errors import VerificationError
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece

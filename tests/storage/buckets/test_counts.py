@@ -8,10 +8,10 @@ from pathlib import Path
 import obstore
 import pytest
 
+from reshard.storage.base import NONE, Requests
 from reshard.storage.buckets import counts, objects
 from reshard.storage.buckets.store import BucketStore, copy_within
 from reshard.storage.location import locate
-from reshard.storage.requests import NONE, Requests
 from tests.emulators.buckets import Bucket
 
 ROOT = Path(__file__).parents[3]

@@ -11,8 +11,7 @@ import pytest
 
 from reshard.errors import StorageError
 from reshard.formats.codecs import open_stream
-from reshard.formats.contents import Extent
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding, Extent
 from reshard.storage.buckets.file import ReadAhead
 from reshard.storage.location import locate, open_range
 from tests.emulators.apis import error_answers as answers

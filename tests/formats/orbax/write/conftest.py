@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 
 from reshard.formats.base import TargetCheckpoint, TargetTensor
-from reshard.formats.carry_out import finish_files, prepare_files
-from reshard.formats.contents import Container, Item, Leaf, PathKey
-from reshard.formats.encoding import Encoding
-from reshard.formats.file_map import FileMap
+from reshard.formats.contents import Container, Encoding, Item, Leaf, PathKey
+from reshard.formats.file_map import FileMap, finish_files, prepare_files
 from reshard.formats.orbax.format import OrbaxForm
 from reshard.formats.orbax.write_files import plan_files
 from reshard.geometry.grid import Grid

@@ -8,8 +8,8 @@ from reshard.engine.output import TaskOutput
 from reshard.engine.write.chunk_files import write_chunk
 from reshard.errors import FormatError, LayoutError, StorageError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
-from reshard.formats.carry_out import prepare_files
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
+from reshard.formats.file_map import prepare_files
 from reshard.formats.orbax.format import OrbaxForm
 from reshard.formats.orbax.write_files import plan_files
 from reshard.geometry.grid import Grid

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorstore as ts
 
-from reshard.formats.carry_out import finish_files, prepare_files
-from reshard.formats.encoding import Encoding
+from reshard.formats.contents import Encoding
+from reshard.formats.file_map import finish_files, prepare_files
 from reshard.formats.orbax.format import OrbaxForm
 from reshard.formats.orbax.write_files import plan_files
 from reshard.geometry.dtypes import DTYPES, numpy_dtype

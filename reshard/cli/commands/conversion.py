@@ -1,0 +1,415 @@
+"""``reshard plan`` and ``convert``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+import reshard
+from reshard.cli.console import print_all
+from reshard.cli.groups import (
+    Asked,
+    Chosen,
+    Output,
+    PlanServer,
+    Resources,
+    Server,
+    TokenFile,
+    asked_server,
+    lets_a_server,
+    refuse_here,
+)
+from reshard.cli.options import (
+    Bandwidth,
+    Cores,
+    Hosts,
+    Json,
+    Latency,
+    Misuse,
+    Nic,
+    Part,
+    Ray,
+    ShowAll,
+    Source,
+    examples,
+    link_of,
+    machines_of,
+    ray_cluster,
+    usage,
+)
+from reshard.cli.remote import connected, convert_there, goals_there
+from reshard.cli.target_options import (
+    RULES,
+    NamedTarget,
+    OptionalTarget,
+    PlannedTarget,
+    check_words,
+    given_options,
+    library_options,
+    takes_target_options,
+    targets_of,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from reshard import ConversionPlan, MultiConversionPlan, MultiReport
+    from reshard.conversion.plan import P
+
+
+PLAN_EXAMPLES = examples(
+    "reshard plan ckpt/1000 --layout serving.yaml",
+    "reshard plan ckpt/1000 served --layout serving.yaml",
+    "reshard plan ckpt/1000 served --layout serving.yaml --shares",
+    "reshard plan ckpt/1000 served --layout serving.yaml --mesh model=4 \\",
+    "    --max-memory 256MiB --select '^params/'",
+    "reshard plan ckpt served --step latest --item model --mesh model=8",
+    "reshard plan ckpt/1000 --map to_hf.yaml",
+    "reshard plan ckpt/1000 --target serving.yaml=served --target model=8=evaluated",
+    "reshard plan gs://bucket/run/1000 served --latency 30ms --bandwidth 150MB/s",
+    "reshard plan ckpt/1000 served --layout serving.yaml --hosts 16 --nic 12.5GB/s",
+    "reshard plan data/run/1000 data/served --layout serving.yaml \\",
+    "    --server http://checkpoints:8080 --token-file token",
+)
+
+Shares = Annotated[
+    bool,
+    typer.Option(
+        "--shares",
+        help="Also show which share of each target shard's bytes was in which source shard.",
+    ),
+]
+
+
+@takes_target_options(is_plan=True)
+def plan(
+    src: Source,
+    dst: PlannedTarget = None,
+    *,
+    chosen: Chosen,
+    resources: Resources,
+    latency: Latency = None,
+    bandwidth: Bandwidth = None,
+    hosts: Hosts = None,
+    cores: Cores = None,
+    nic: Nic = None,
+    shares: Shares = False,
+    server: PlanServer = None,
+    token_file: TokenFile = None,
+    show_all: ShowAll = False,
+    as_json: Json = False,
+    **given: Any,
+) -> None:
+    """Show what a conversion would do and what it would cost; moves nothing.
+
+    For each tensor: its shards (on devices) and its chunks (in files), before and after; the strategy, tasks, bytes
+    read and written. Then the total, its amplification (bytes decoded for each byte stored), and the memory. Refuses
+    what convert would refuse.
+
+    Without DST everything is planned except what depends on DST: free space, and whether something is there already.
+    For buckets also the requests by kind, the bytes, and the time that they take at --latency and --bandwidth.
+    With --target several times, also the bytes that are read for all targets together, and how many of them twice.
+    With --hosts, --cores or --nic, also the time on such hosts, and what it waits for: processors, network, or the store's
+    answers. On several hosts each file is written by one task; the plan is of that.
+
+    With --server a server plans, and refuses what it would refuse to convert; it tells no time on hosts.
+    """
+    limits = asdict(resources)
+    if hosts is not None:
+        limits["hosts"] = hosts
+    link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)
+    asked = asked_server(server, token_file)
+    if asked is not None:
+        refuse_here(asked, {"--hosts": hosts, "--cores": cores, "--nic": nic})
+    output = Output(show_all=show_all, as_json=as_json)
+    answer = PlanAnswer(output, shares, link, machines, asked)
+    show_plan(src, dst, chosen, given, limits, answer)
+
+
+class PlanAnswer(Struct, frozen=True):
+    """The output of a plan, its form, and the server that makes it."""
+
+    output: Output
+    shares: bool = False
+    link: Mapping[str, float] = {}
+    machines: Mapping[str, int] = {}
+    server: Asked | None = None
+
+
+def show_plan(
+    src: str,
+    dst: str | None,
+    chosen: Chosen,
+    given: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    answer: PlanAnswer,
+) -> None:
+    """Plans what ``convert`` with the same words would do, and prints it."""
+    options, layout, mesh = given_options(given), given["layout"], given["mesh"]
+    goals = targets_of(dst, layout, mesh, given["target"]) if given["target"] else []
+    meshes = [mesh, *(one.mesh for one in goals)]
+    check_words(options, meshes, is_there=answer.server is not None)
+    if answer.server is not None:
+        if dst is None and not goals:
+            raise Misuse(
+                f"a plan without DST is made on this host{lets_a_server(answer.server, 'give DST')}"
+            )
+        goals = goals or targets_of(dst, layout, mesh, None)
+        wanted = {**chosen.there(), **limits, **answer.link, "shares": answer.shares or None}
+        found = _plan_there(answer.server, src, goals_there(goals, options), wanted)
+    else:
+        src, options = chosen.of(src), library_options(options)
+        limits = {**limits, **chosen.option}
+        if goals:
+            several = [one.target(options) for one in goals]
+            found = _as_asked(reshard.plan_all(src, several, **limits), answer)
+        else:
+            where = {"layout": layout, "mesh": mesh, **options, **limits}
+            found = _as_asked(reshard.plan(src, dst, **where), answer)
+    if not answer.output.is_told("plan", found):
+        print_all(_views(found, answer))
+
+
+def _as_asked(found: P, answer: PlanAnswer) -> P:
+    """The plan with shares, with its time on the machines, and with its requests on the link that were asked for."""
+    from reshard.conversion.plan import priced
+
+    if answer.shares:
+        found = found.with_shares()
+    if answer.machines:
+        latency_s = answer.link.get("latency_s", reshard.RequestPlan.LATENCY_S)
+        found = replace(found, timed=found.time(**answer.machines, latency_s=latency_s))
+    return priced(found, found.request_plan, **answer.link) if answer.link else found
+
+
+def _plan_there(
+    server: Asked, source: str, goals: Mapping[str, Any], wanted: Mapping[str, Any]
+) -> ConversionPlan | MultiConversionPlan:
+    options = {name: value for name, value in wanted.items() if value is not None}
+    with connected(server) as client:
+        if "targets" in goals:
+            return client.plans.create_several(source, goals["targets"], **options)
+        return client.plans.create(source, **goals, **options)
+
+
+def _views(
+    found: ConversionPlan | MultiConversionPlan, answer: PlanAnswer
+) -> Iterator[RenderableType]:
+    from reshard.cli.views.plan import joint_view
+    from reshard.cli.views.report import planned_requests, planned_time
+
+    if isinstance(found, reshard.MultiConversionPlan):
+        said: set[str] = set()
+        for one in found.plans:
+            yield from _one_view(one, answer, said)
+        yield from joint_view(found)
+    else:
+        yield from _one_view(found, answer)
+    yield from planned_requests(found.requests)
+    yield from planned_time(found.timed or None)
+
+
+def _one_view(
+    planned: ConversionPlan, answer: PlanAnswer, said: set[str] | None = None
+) -> Iterator[RenderableType]:
+    from reshard.cli.tables import most_rows
+    from reshard.cli.views.plan import plan_groups, plan_view, shares_view
+
+    show_all = answer.output.show_all
+    yield from plan_view(planned, show_all, said, most_rows())
+    if answer.shares:
+        yield from shares_view(plan_groups(planned.tensors, show_all), show_all)
+
+
+CONVERT_EXAMPLES = examples(
+    "reshard convert ckpt/1000 served --layout serving.yaml",
+    "reshard convert ckpt/1000 served --layout serving.yaml \\",
+    "    --select '^params/' --cast float=bfloat16",
+    "reshard convert ckpt/1000 served --layout serving.yaml \\",
+    "    --max-memory 256MiB --verify readback",
+    "reshard convert ckpt/1000 served --layout serving.yaml \\",
+    r"    --rename '^params/(\w+)/=model/\1/'",
+    "reshard convert ckpt/1000 served --mesh model=8 --missing-axes replicate --dry-run",
+    "reshard convert ckpt served --step latest --item model --mesh model=8",
+    "reshard convert ckpt/1000 hf --to safetensors --select '^params/'",
+    "reshard convert ckpt/1000 hf --to safetensors --map to_hf.yaml",
+    "reshard convert ckpt/1000 --target serving.yaml=served \\",
+    "    --target model=8=evaluated --cast float=bfloat16",
+    "reshard convert ckpt/1000 served --layout serving.yaml --ray 10.0.0.1:6379",
+    "reshard convert ckpt/1000 served --layout serving.yaml --part 3/16",
+    "reshard convert data/run/1000 data/served --layout serving.yaml \\",
+    "    --server http://checkpoints:8080 --token-file token",
+)
+
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Show the plan, as reshard plan does, and convert nothing."),
+]
+
+_REPORT = "reshard.cli.views.report"
+"""The module that shows the report; it imports rich, which takes some 50 ms."""
+
+
+@takes_target_options()
+def convert(
+    src: Source,
+    dst: OptionalTarget = None,
+    *,
+    chosen: Chosen,
+    resources: Resources,
+    ray: Ray = None,
+    part: Part = None,
+    server: Server = None,
+    token_file: TokenFile = None,
+    dry_run: DryRun = False,
+    output: Output,
+    **given: Any,
+) -> None:
+    """Convert a checkpoint to another mesh, dtype, format or selection of tensors.
+
+    Bytes stream from file to file through small buffers; DST appears whole or not at all. It has the
+    format of SRC, or the one of --to. It is published only if the written bytes of every tensor have the same digest as the bytes
+    read (--verify); the report shows the digests. A select, drop, rename or cast that matches nothing is an error, so
+    that a typing mistake loses no weights.
+
+    An interrupted run (killed, stopped, out of space) resumes where it stopped when the same command
+    is run again. If DST is already the finished result, nothing is touched.
+
+    With --target several times, one run makes all of them. Each target appears as soon as it is proved; the same
+    command resumes those that are missing.
+    """
+    from reshard.cli.progress import loading
+
+    targets = targets_of(dst, given["layout"], given["mesh"], given["target"])
+    options, several = given_options(given), bool(given["target"])
+    limits = asdict(resources)
+    # --ray and --part say where to convert, so that the variable RESHARD_SERVER does not.
+    asked = asked_server("" if server is None and (ray or part) else server, token_file)
+    _refuse_together(
+        {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}
+    )
+    check_words(options, [one.mesh for one in targets], is_there=asked is not None)
+    if dry_run:
+        _refuse_elsewhere({"--ray": ray, "--part": part})
+        show_plan(src, dst, chosen, given, limits, PlanAnswer(output, server=asked))
+        return
+    if asked is None:
+        src, limits = chosen.of(src), {**limits, **chosen.option}
+    else:
+        limits |= chosen.there()
+    if part is not None:
+        _convert_part(src, targets[0], part, {**library_options(options), **limits}, output)
+        return
+    if not (output.as_json or output.quiet):
+        for one in targets:
+            _announce(src, one, given)
+    with output.watching() as progress:
+        if asked is None:
+            limits["progress"] = loading(progress, _REPORT)
+            with ray_cluster(ray) as executor:
+                limits |= executor
+                made = _convert_here(src, targets, several, library_options(options), limits)
+        else:
+            request = {"source": src, **limits, **goals_there(targets, options)}
+            made = convert_there(asked, request, progress)
+    warnings = chain.from_iterable(report.warnings for report in made.reports)
+    if not output.is_told("convert", made if several else made.reports[0], warnings):
+        _show(made, output.show_all)
+
+
+def _show(made: MultiReport, show_all: bool) -> None:
+    from reshard.cli.views.report import report_view, request_report, time_report, together_view
+
+    said: set[str] = set()
+    for report in made.reports:
+        print_all(report_view(report, show_all, said))
+    if len(made.reports) > 1 and made.read_bytes is not None:
+        print_all(together_view(made.reports, made.read_bytes))
+        print_all(time_report(made.time))
+        print_all(request_report(made.requests))
+
+
+def _refuse_together(given: Mapping[str, Any]) -> None:
+    """Refuses options that exclude each other; several targets may go to a cluster or to a server."""
+    names = [name for name, value in given.items() if value]
+    if len(names) > 1 and ("--part" in names or "--target" not in names):
+        raise Misuse(
+            f"{' and '.join(names)} exclude each other: each decides where the conversion runs, and a part has one target; leave one out"
+        )
+
+
+def _refuse_elsewhere(given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if value:
+            raise Misuse(
+                f"--dry-run plans what a conversion on this host would do, and {name} lets others convert; leave one out, "
+                "or plan for many hosts: reshard plan --hosts N"
+            )
+
+
+def _convert_part(
+    src: str,
+    target: NamedTarget,
+    part: str,
+    options: Mapping[str, Any],
+    output: Output,
+) -> None:
+    from reshard.storage.parts import parse_part
+
+    with usage():
+        parse_part(part)
+    where = {"layout": target.layout, "mesh": target.mesh, **options}
+    with output.watching() as progress:
+        report = reshard.convert_part(src, target.dst, part=part, progress=progress, **where)
+    if output.is_told("convert", report):
+        return
+    from reshard.cli.views.report import part_view
+
+    print_all(part_view(report))
+
+
+def _convert_here(
+    src: str,
+    targets: Sequence[NamedTarget],
+    several: bool,
+    options: dict[str, Any],
+    limits: dict[str, Any],
+) -> MultiReport:
+    if several:
+        return reshard.convert_all(src, [one.target(options) for one in targets], **limits)
+    (one,) = targets
+    where: dict[str, Any] = {"layout": one.layout, "mesh": one.mesh}
+    report = reshard.convert(src, one.dst, **where, **options, **limits)
+    return reshard.MultiReport(src, (report,), report.read_bytes, report.seconds)
+
+
+def _announce(src: str, target: NamedTarget, given: Mapping[str, Any]) -> None:
+    """One line on stderr that says what will be done."""
+    from reshard.cli.console import say
+    from reshard.cli.text import safe
+
+    rules = (f"{kind} {rule}" for kind in RULES for rule in given[kind] or ())
+    kept = "axes as in the source" if target.mesh else "layout as in the source"
+    layout = f"layout {target.layout}" if target.layout else kept
+    words = [
+        _word(given, "map"),
+        # A map makes tensors that the source has no layout for.
+        layout if target.layout or not given["map"] else "",
+        f"mesh {target.mesh}" if target.mesh else "",
+        _word(given, "to"),
+        _word(given, "files"),
+        *rules,
+        _word(given, "compression") if given["compression"] != "none" else "",
+        _word(given, "verify"),
+        _word(given, "identity"),
+    ]
+    say(safe(f"converting {src} → {target.dst}: {', '.join(filter(None, words))}"))
+
+
+def _word(given: Mapping[str, Any], option: str) -> str:
+    return f"{option} {given[option]}" if given[option] else ""
