@@ -61,6 +61,7 @@ class About(Struct, frozen=True, kw_only=True):
         may_be_file: tells by its name if a file may be a checkpoint by itself; ``recognise`` then decides.
         is_index: tells by its name if a file stands for itself and files beside it, which the mark lists.
         by_prefix: True if a checkpoint is named by the prefix of its files' names, which no file has as its whole name.
+        temporary: parts of the names of folders that are not committed, so that a target with one could not be read.
         is_flat: True if a folder's checkpoint is files right in it, which may also lie beside folders of other checkpoints.
         written_as: the default output format of a format that is only read; "" for none.
     """
@@ -78,6 +79,7 @@ class About(Struct, frozen=True, kw_only=True):
     may_be_file: Callable[[str], bool] = _never
     is_index: Callable[[str], bool] = _never
     by_prefix: bool = False
+    temporary: tuple[str, ...] = ()
     is_flat: bool = False
     written_as: str = ""
 

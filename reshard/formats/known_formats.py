@@ -13,7 +13,7 @@ from typing import Any
 
 from reshard.errors import FormatError, PlanError
 from reshard.formats.dcp.format import DCP, TORCH_DIST
-from reshard.formats.format import Format, Mark, PlaceNames
+from reshard.formats.format import About, Format, Mark, PlaceNames
 from reshard.formats.keras.files import ARCHIVE
 from reshard.formats.keras.files import ENDING as WEIGHTS
 from reshard.formats.keras.format import KERAS
@@ -166,6 +166,16 @@ def _refuse_other_name(path: str, to: str | None) -> None:
         )
 
 
+def _refuse_temporary_name(path: str, about: About) -> None:
+    name = path.rstrip("/").rpartition("/")[2]
+    mark = next((mark for mark in about.temporary if mark in name), None)
+    if mark is not None:
+        raise PlanError(
+            f"the target {path!r} has {mark!r} in its name, as a folder that {about.title} has not committed, so that nothing would read it; "
+            "give it another name (target)"
+        )
+
+
 def named_options(
     path: str, to: str | None, options: Mapping[str, Any]
 ) -> tuple[str | None, Mapping[str, Any]]:
@@ -179,8 +189,11 @@ def named_options(
     """
     _refuse_other_name(path, to)
     for about in (known.about for known in own_formats()):
+        if to not in (None, about.name):
+            continue
+        _refuse_temporary_name(path, about)
         one = about.one_file
-        if to not in (None, about.name) or one is None:
+        if one is None:
             continue
         if not path.endswith(one.ending):
             if path and to is not None and not one.option:

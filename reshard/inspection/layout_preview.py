@@ -16,7 +16,7 @@ from reshard.geometry.sizes import format_bytes
 from reshard.inspection.checkpoint_info import CheckpointInfo
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
-from reshard.layout.tensor_spec import TensorSpec
+from reshard.layout.tensor_spec import TensorSpec, change_text
 from reshard.planning.rules import Rewrite, rewrites
 from reshard.planning.target_layouts import Layout, layout_warnings, look_up, split
 
@@ -83,7 +83,9 @@ class TensorPreview(Record, frozen=True, kw_only=True):
         )
 
     def __repr__(self) -> str:
-        changed = self.source_spec.change_to(self.target_spec)
+        was = self.dtype if self.source_spec is None else self.source_spec.dtype
+        axes = self.source_axes, self.target_axes
+        changed = change_text((self.source, self.target), (was, self.dtype), self.shape, axes)
         return f"TensorPreview({changed}, shards of {list(self.target_shard_shape)})"
 
     @property

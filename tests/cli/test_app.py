@@ -296,10 +296,16 @@ def test_quiet_keeps_exit_codes_warnings_and_errors(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     verdicts = (TensorVerdict("x", "different", "0", "1", "bits"),)
-    found = Verification("a", "b", verdicts, warnings=("beware\x1b", "beware\x1b"))
-    monkeypatch.setattr(reshard, "verify", lambda *_, **__: found)
-    assert run(["verify", "a", "b", "-q"]) == 3
-    assert capsys.readouterr() == ("", "warning: beware\\x1b\n")
+    twice = ("beware\x1b", "beware\x1b")
+    answers = {
+        "verify a b": Verification("a", "b", verdicts, warnings=twice),
+        "diff a b": DiffReport("a", "b", {}, {}, 0.0, twice),
+        "fingerprint a": Fingerprint("a", {}, 0, 0, (), 0.0, twice),
+    }
+    for words, found in answers.items():
+        monkeypatch.setattr(reshard, words.partition(" ")[0], lambda *_, _found=found, **__: _found)
+        assert run([*words.split(), "-q"]) == (3 if words == "verify a b" else 0)
+        assert capsys.readouterr() == ("", "warning: beware\\x1b\n")
     raising(monkeypatch, "convert", PlanError("no"))
     assert run(["convert", "a", "b", "-q"]) == 1
     assert capsys.readouterr() == ("", "error: no\n")

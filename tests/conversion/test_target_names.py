@@ -26,6 +26,10 @@ def of_torch(name: str, ending: str) -> str:
 
 
 OF_KERAS = "the target '{0}' has the name of an archive of Keras, which is not written; name a file of weights, such as '{1}', or leave the ending out (target)"
+OF_ORBAX = (
+    "the target '{0}' has '{1}' in its name, as a folder that Orbax has not committed, so that nothing would read it; give it another name "
+    "(target)"
+)
 OF_TENSORFLOW = "the target '{0}' has the name of one file of a TensorFlow checkpoint; name what its files begin with, '{1}' (target)"
 
 
@@ -40,6 +44,8 @@ OF_TENSORFLOW = "the target '{0}' has the name of one file of a TensorFlow check
         ("a.ckpt", {"to": "orbax"}, of_torch("a.ckpt", ".ckpt")),
         ("m.keras", {}, OF_KERAS.format("m.keras", "m.weights.h5")),
         ("b/m.keras", {"to": "keras"}, OF_KERAS.format("b/m.keras", "b/m.weights.h5")),
+        ("b/x.orbax-checkpoint-tmp-1", {}, OF_ORBAX.format("b/x.orbax-checkpoint-tmp-1", ".orbax-checkpoint-tmp")),
+        ("x.partial_save", {"to": "orbax"}, OF_ORBAX.format("x.partial_save", ".partial_save")),
         ("b/ck.index", {"to": "tensorflow"}, OF_TENSORFLOW.format("b/ck.index", "b/ck")),
         ("ck.data-00000-of-00002", {"to": "tensorflow"}, OF_TENSORFLOW.format("ck.data-00000-of-00002", "ck")),
     ],

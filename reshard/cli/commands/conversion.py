@@ -366,7 +366,7 @@ def _convert_part(
     where = {"layout": target.layout, "mesh": target.mesh, **options}
     with output.watching() as progress:
         report = reshard.convert_part(src, target.dst, part=part, progress=progress, **where)
-    if output.is_told("convert", report):
+    if output.is_told("convert", report, report.warnings):
         return
     from reshard.cli.views.report import part_view
 

@@ -298,7 +298,7 @@ def diff(
             **asdict(resources),
             progress=progress,
         )
-    if not output.is_told("diff", found):
+    if not output.is_told("diff", found, found.warnings):
         from reshard.cli.tables import most_rows
         from reshard.cli.views.diff import diff_view
 
@@ -346,7 +346,7 @@ def fingerprint(
         found = reshard.fingerprint(
             src, overwrite=overwrite, **asdict(resources), progress=progress
         )
-    if output.is_told("fingerprint", found):
+    if output.is_told("fingerprint", found, found.warnings):
         return
     from reshard.cli.views.verification import fingerprint_view
 

@@ -15,7 +15,13 @@ from reshard.formats.base import Form, TargetCheckpoint, TargetTensor, Unarrange
 from reshard.formats.chunking import MAX_CHUNKS, SPLIT_ABOVE_BYTES, chunk_shape
 from reshard.formats.contents import Encoding, StoredTensor, Style
 from reshard.formats.format import About, Format, Mark, PlaceNames
-from reshard.formats.orbax.container import MARKERS, is_finished, marks_of, read_container
+from reshard.formats.orbax.container import (
+    MARKERS,
+    TEMPORARY,
+    is_finished,
+    marks_of,
+    read_container,
+)
 from reshard.formats.orbax.item_tensors import OPENED_LEAF_BYTES, leaf_count
 from reshard.formats.orbax.reader import open_orbax
 from reshard.formats.slices.file_digests import MetadataFiles
@@ -132,6 +138,7 @@ ORBAX = Format(
         tensors_only=False,
         holds_keys=True,
         options=ORBAX_OPTIONS,
+        temporary=TEMPORARY,
     ),
     recognise=_recognise,
     open=lambda root, how: open_orbax(root, how.record, how.uri),

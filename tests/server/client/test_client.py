@@ -102,6 +102,7 @@ def test_a_layout_map_is_sent_as_the_content_of_a_layout_file(client: Client) ->
     assert report.target == "data/by-map"
     previewed = client.layouts.preview("data/run", layouts)
     assert {t.target: t.target_axes for t in previewed.tensors}["params/kernel"] == (None, "x")
+    assert "TensorPreview('params/kernel': float32 [" in repr(previewed)
     plan = client.plans.create("data/run", "data/planned", layout=layouts)
     assert plan.totals.tensors == 2
     layouts = reshard.LayoutMap(reshard.DeviceMesh((4,), ("x",)))
