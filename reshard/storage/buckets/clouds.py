@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast, get_args
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -58,13 +59,27 @@ class Cloud(Struct, frozen=True, kw_only=True):
     tag_of_copy: Callable[[str], str] | None = None
 
     def endpoint(self, options: Mapping[str, str]) -> str:
-        """The configured server; "" for the cloud's own."""
+        """The configured server; "" for the cloud's own. Raises StorageError for one that is no URL of a server."""
         wanted, place, default = self.emulator
         if wanted and is_on(wanted):
-            return os.environ.get(place, default)
-        named = [options.get(name) for name in self.endpoint_options]
-        named += [os.environ.get(name) for name in self.endpoint_variables]
-        return next((url for url in named if url), "")
+            return _checked(place, os.environ.get(place, default))
+        named = [(name, options.get(name)) for name in self.endpoint_options]
+        named += [(name, os.environ.get(name)) for name in self.endpoint_variables]
+        return next((_checked(name, url) for name, url in named if url), "")
+
+
+def _checked(name: str, url: str) -> str:
+    """An endpoint; its name alone is told, since a URL may have a password. The client would panic where it is no URL."""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or half an IPv6 address
+        is_url = False
+    if not is_url:
+        raise StorageError(
+            f"the endpoint in {name} is no URL of a server; give one such as http://127.0.0.1:9000 or https://minio.example.com"
+        )
+    return url
 
 
 def is_on(variable: str) -> bool:

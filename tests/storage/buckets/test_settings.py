@@ -73,6 +73,18 @@ def test_mistakes_in_the_file(settings: Path, text: str, problem: str) -> None:
     assert problem in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "url", ["minio", "http://", "127.0.0.1:9000", "ftp://minio", "http://minio:a", "http://[::1"]
+)
+def test_an_endpoint_that_is_no_url(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """The client would panic, with a trace of its own on the standard error."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    text = "the endpoint in AWS_ENDPOINT_URL is no URL of a server; give one such as http://127.0.0.1:9000 or https://minio.example.com"
+    with pytest.raises(StorageError) as error:
+        locate("s3://models/run").entries()
+    assert str(error.value) == text
+
+
 def test_a_file_that_is_not_there(settings: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot be read: No such file .* unset the variable"):
         settings_for("s3://b")
