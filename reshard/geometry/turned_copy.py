@@ -25,13 +25,13 @@ _LEAST_ELEMENTS = 512
 
 def turned_copy(out: Array, source: Array) -> None:
     """``out[...] = source``, for two arrays of one shape and itemsize whose axes lie in memory in any order."""
-    if source.size <= SMALL_ELEMENTS:
+    if source.size <= SMALL_ELEMENTS or _nearest(out) == _nearest(source):
         out[...] = source
         return
     out, source = _merged(out, source)
     across, along = _nearest(out), _nearest(source)
     rows = _ROWS if source.shape[along] >= _SHORT else _ROWS_OF_SHORT
-    if across == along or min(rows, out.shape[across]) * source.shape[along] < _LEAST_ELEMENTS:
+    if min(rows, out.shape[across]) * source.shape[along] < _LEAST_ELEMENTS:
         out[...] = source
         return
     for tile in _tiles(source.shape, {across: rows, along: _ALONG}):
