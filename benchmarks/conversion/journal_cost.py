@@ -66,7 +66,7 @@ def main() -> None:
 def _result(number: int) -> Result:
     chunk = StoredChunk((0, 0), 0, 16384, 16388)
     total = (number * 0x9E3779B97F4A7C15) % 2**64
-    return Result(number, 0, (Sums(total, total, total, 1, 1),), 16384, 9000, (chunk,))
+    return Result(number, 0, (Sums(total, total, 1, 1),), 16384, 9000, (chunk,))
 
 
 if __name__ == "__main__":

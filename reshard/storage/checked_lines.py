@@ -13,6 +13,9 @@ from pathlib import Path
 
 from reshard.storage.local.files import storage_errors, write_all
 
+JOURNAL, JOURNAL_VERSION = "reshard.journal", 3
+"""The format of journals on disks and in buckets. A change to what a result records is a new version, which does not resume older runs."""
+
 MAX_LINE_BYTES = 64 << 20
 """A longer line is damage: the line of a task that fills a million chunks is shorter."""
 

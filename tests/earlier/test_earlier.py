@@ -78,11 +78,11 @@ def kept(earlier: Path) -> dict[str, bytes]:
 
 
 def test_the_interrupted_run_is_refused_and_kept(earlier: Path) -> None:
-    """Its journal counts moves; this version counts units of target tensors."""
+    """Its journal counts moves, and has other sums."""
     before = kept(earlier)
     with pytest.raises(
         reshard.ResumeError,
-        match=r"recorded by another version of reshard: .* has version 1, expected 2; resume with that version, or start over "
+        match=r"recorded by another version of reshard: .* has version 1, expected 3; resume with that version, or start over "
         r"\(restart\)$",
     ):
         reshard.convert(earlier / "source", earlier / "interrupted", layout=LAYOUT, **LIMITS)

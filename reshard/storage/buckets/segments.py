@@ -23,10 +23,7 @@ from typing import Any
 from reshard.errors import MissingError, ResumeError
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.checked_lines import checked_line, valid_lines
-
-FORMAT = "reshard.journal"
-VERSION = 2
+from reshard.storage.checked_lines import JOURNAL, JOURNAL_VERSION, checked_line, valid_lines
 
 FLUSH_S = 5.0
 SEGMENT_BYTES = 1 << 20
@@ -103,7 +100,7 @@ class Segments:
         for record in records:
             self.append(record)
         self.flush()  # before the header, against a crash that leaves a header without them
-        document = {"format": FORMAT, "version": VERSION, "identity": dict(made_by)}
+        document = {"format": JOURNAL, "version": JOURNAL_VERSION, "identity": dict(made_by)}
         self._put(0, checked_line(json.dumps(document, sort_keys=True)))
         # After the header, against a crash that leaves neither these records nor the earlier ones.
         earlier, self._earlier, self._is_started = self._earlier_paths(), [], True
@@ -150,10 +147,10 @@ def _left_by(store: BucketStore, paths: Sequence[str]) -> Mapping[str, Any] | No
         known, version, made_by = document["format"], document["version"], document["identity"]
     except (ValueError, TypeError, KeyError):
         return None
-    if (known, version) != (FORMAT, VERSION):
+    if (known, version) != (JOURNAL, JOURNAL_VERSION):
         raise ResumeError(
             f"an unfinished run was recorded by another version of reshard: {store.text(path)} has version {version!r}, "
-            f"expected {VERSION}; resume with that version, or start over (restart)"
+            f"expected {JOURNAL_VERSION}; resume with that version, or start over (restart)"
         )
     return made_by if isinstance(made_by, dict) else None
 

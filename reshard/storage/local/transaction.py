@@ -32,7 +32,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from reshard.errors import ResumeError, StorageError
-from reshard.storage.checked_lines import LineFile, read_lines
+from reshard.storage.checked_lines import JOURNAL, JOURNAL_VERSION, LineFile, read_lines
 from reshard.storage.host import boot_id, host_name, this_kernel
 from reshard.storage.local.files import size_if_there, storage_errors, write_file
 from reshard.storage.local.publishing import is_linked, publish, remove_files, unlink_files
@@ -269,10 +269,6 @@ def remove_part_folders(target: Path) -> None:
         folder.parent.rmdir()
 
 
-FORMAT = "reshard.journal"
-VERSION = 2
-
-
 class JournalHeader(Struct, frozen=True, rename={"made_by": "identity"}):
     """The owner of a journal.
 
@@ -291,7 +287,7 @@ class JournalHeader(Struct, frozen=True, rename={"made_by": "identity"}):
 def new_journal(path: Path, header: JournalHeader) -> LineFile:
     """A new journal with its first line, open for appending."""
     lines = LineFile(path)
-    document = {"format": FORMAT, "version": VERSION, **to_builtins(header)}
+    document = {"format": JOURNAL, "version": JOURNAL_VERSION, **to_builtins(header)}
     try:
         lines.append(json.dumps(document, sort_keys=True))
     except BaseException:
@@ -308,7 +304,7 @@ def read_journal_header(path: Path) -> JournalHeader | None:
     for line in read_lines(path):
         try:
             document = json.loads(line)
-            if document.pop("format") != FORMAT:
+            if document.pop("format") != JOURNAL:
                 return None
             _check_version(document.pop("version"), path)
             return _checked(**document)
@@ -325,10 +321,10 @@ def read_records(path: Path) -> Iterator[bytes]:
 
 
 def _check_version(version: Any, path: Path) -> None:
-    if version != VERSION:
+    if version != JOURNAL_VERSION:
         raise ResumeError(
             f"an unfinished run was recorded by another version of reshard: {str(path)!r} has version {version!r}, "
-            f"expected {VERSION}; resume with that version, or start over (restart)"
+            f"expected {JOURNAL_VERSION}; resume with that version, or start over (restart)"
         )
 
 

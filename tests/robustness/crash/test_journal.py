@@ -121,11 +121,11 @@ def test_a_task_with_a_number_that_none_has_is_not_taken(unfinished, source, tar
 
 def test_a_journal_of_another_version_is_refused_and_kept(unfinished, source, target):
     lines = unfinished.journal.read_bytes().split(b"\n")
-    header = {**json.loads(lines[0][9:]), "version": 3}
+    header = {**json.loads(lines[0][9:]), "version": 4}
     newer = checked_line(json.dumps(header)) + b"\n".join(lines[1:])
     unfinished.journal.write_bytes(newer)
     with pytest.raises(
-        ResumeError, match=r"another version of reshard: .*has version 3, expected 2"
+        ResumeError, match=r"another version of reshard: .*has version 4, expected 3"
     ):
         reshard.convert(source, target, **CASE.options)
     assert unfinished.journal.read_bytes() == newer
