@@ -33,7 +33,7 @@ _TABLE = 1 << 16
 """Weights of a dimension that are kept: 512 KiB at most. Index ``i`` of a longer one has the product of those of ``i % _TABLE`` and of
 ``i // _TABLE``."""
 
-_PASS_ELEMENTS = 1024
+_PASS_ELEMENTS = 256
 """Elements that the first pass makes one of, so that later passes, over numbers of 8 bytes, cost nothing beside it."""
 
 _LONGEST_PASS = 1 << 16
