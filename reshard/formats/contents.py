@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from msgspec import Struct, field
 
 from reshard.answers.record import Json
+from reshard.arguments import DeltaEncoding
 from reshard.errors import PlanError
 from reshard.geometry.grid import Box
 from reshard.layout.tensor_spec import TensorSpec
@@ -143,7 +144,7 @@ class GatheredChunk(Struct, frozen=True):
     pieces: tuple[RawPiece, ...]
 
 
-LayerKind = Literal["xor", "overwrite", "same"]
+LayerKind = Literal[DeltaEncoding, "same"]
 
 
 class Layer(Struct, frozen=True):
