@@ -143,7 +143,7 @@ class _CheckedLayer:
 class _Xor:
     """A payload of as many bytes as the tensor has, each XORed with the one at its place."""
 
-    decoders = 1
+    decoders: ClassVar[int] = 1
 
     def __init__(self, sources: Sequence[Source], decoded_bytes: int) -> None:
         self._stream = _opened(sources[0], decoded_bytes)
@@ -164,7 +164,7 @@ class _Xor:
 class _Overwrite:
     """A payload of a count, then the positions of bytes, ascending, then the bytes that go there."""
 
-    decoders = 2
+    decoders: ClassVar[int] = 2
 
     def __init__(self, sources: Sequence[Source], decoded_bytes: int) -> None:
         self._source = sources[0]
