@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     """From patterns, or dtypes, to dtypes."""
 
 DeltaEncoding = Literal["xor", "overwrite"]
-"""Content of a payload: the XOR of old and new bytes; or the positions and new values of the bytes that differ; or the XOR with the low
-bytes of elements before the high ones, which only reshard reads."""
+"""Content of a payload: the XOR of old and new bytes; or the positions and new values of the bytes that differ."""
 
 DeltaReceiver = Literal["pull_weights", "modelexpress"]
 """The programs that receive a delta: those that read the layout of SGLang's ``pull_weights``, or ModelExpress."""

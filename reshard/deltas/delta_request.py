@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from reshard.arguments import DeltaReceiver
+from reshard.arguments import DeltaEncoding, DeltaReceiver
 from reshard.deltas.payloads import TensorPayload
 from reshard.engine.metadata_budget import check_leaves_to_read
 from reshard.errors import PlanError, ResumeError, TargetExistsError, VerificationError
-from reshard.formats.delta.index import DeltaIndex, Encoded
+from reshard.formats.delta.index import DeltaIndex
 from reshard.formats.delta.index_values import (
     MOST_ID_BYTES,
     Checksum,
@@ -58,7 +58,7 @@ class DeltaRequest(Struct, frozen=True):
     target: str
     given: GivenMap | None
     changes: Changes
-    encoding: Encoded
+    encoding: DeltaEncoding
     checksum: Checksum
     base_version: str | None
     file_bytes: int

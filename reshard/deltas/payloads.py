@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
+from reshard.arguments import DeltaEncoding
 from reshard.checksums.sums import digest_of_bytes
 from reshard.errors import PlanError
 from reshard.formats.codecs.layered import COUNT_BYTES, LEVEL
-from reshard.formats.delta.index import Encoded
 from reshard.formats.delta.index_values import Checksum, hasher
 from reshard.formats.safetensors.header import HeaderEntry, safetensors_header
 from reshard.layout.tensor_spec import TensorSpec
@@ -133,20 +133,24 @@ class OverwritePayload(TensorPayload):
         self._positions, self._values = Spooled([]), Spooled([])
 
 
+PAYLOADS: Mapping[DeltaEncoding, type[TensorPayload]] = {
+    "xor": XorPayload,
+    "overwrite": OverwritePayload,
+}
+
+
 def payload_of(
-    encoding: Encoded,
+    encoding: DeltaEncoding,
     spec: TensorSpec,
     checksum: Checksum,
     spool: Spool,
     with_crcs: tuple[bool, bool],
 ) -> TensorPayload:
     """A new payload; ``with_crcs``: true for each side whose CRC is taken, too."""
-    if encoding == "overwrite":
-        return OverwritePayload(spec, checksum, spool, with_crcs)
-    return XorPayload(spec, checksum, spool, with_crcs)
+    return PAYLOADS[encoding](spec, checksum, spool, with_crcs)
 
 
-def refuse_wrapping(encoding: Encoded, spec: TensorSpec) -> None:
+def refuse_wrapping(encoding: DeltaEncoding, spec: TensorSpec) -> None:
     """Raises PlanError for a tensor whose positions would wrap around."""
     if encoding == "overwrite" and spec.nbytes >= POSITIONS:
         raise PlanError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reshard.engine.task import CastStats
+from reshard.layout.changes import kind_of
 from reshard.planning.piece import Arithmetic
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _comparable(elements: Array) -> Array:
 
 
 def _is_integer(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind in "iub" or dtype.name in {"int2", "int4", "uint2", "uint4"}
+    return kind_of(dtype.name) in ("bool", "int")
 
 
 def _integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:

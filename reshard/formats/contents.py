@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from msgspec import Struct, field
 
 from reshard.answers.record import Json
+from reshard.arguments import DeltaEncoding
 from reshard.errors import PlanError
 from reshard.geometry.grid import Box
 from reshard.layout.tensor_spec import TensorSpec
@@ -57,8 +58,14 @@ class Encoding(Struct, frozen=True):
         return self.compressor == "none" and not self.checksum
 
 
+CODECS = "none, zstd, gzip or blosc"
+"""The compressors of targets, in words."""
+
+CODECS_TO_GIVE = "none, zstd[:level], gzip[:level], blosc"
+"""The same as ``parse_compression`` takes them."""
+
+DEFAULT_LEVEL = {"zstd": 1, "gzip": 6, "blosc": 5}
 _LEVELS = {"zstd": range(-131072, 23), "gzip": range(10)}
-_DEFAULT_LEVEL = {"zstd": 1, "gzip": 6}
 
 CHECKSUM = "+crc32c"
 """Ends the name of a codec that appends a checksum; the bytes before it are the same without it."""
@@ -80,7 +87,7 @@ def parse_compression(text: str) -> Encoding | None:
             "blosc", 1, checksum=True, spec='{"cname": "lz4", "shuffle": 1, "blocksize": 0}'
         )
     if name in _LEVELS:
-        number = _level(text, level) if level else _DEFAULT_LEVEL[name]
+        number = _level(text, level) if level else DEFAULT_LEVEL[name]
         if number in _LEVELS[name]:
             return Encoding(name, number, checksum=True)  # type: ignore[arg-type] # a key of _LEVELS
     raise PlanError(
@@ -143,7 +150,7 @@ class GatheredChunk(Struct, frozen=True):
     pieces: tuple[RawPiece, ...]
 
 
-LayerKind = Literal["xor", "overwrite", "same"]
+LayerKind = Literal[DeltaEncoding, "same"]
 
 
 class Layer(Struct, frozen=True):

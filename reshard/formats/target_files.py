@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from reshard.formats.chunking import SPLIT_ABOVE_BYTES, object_chunk_bytes
-from reshard.formats.contents import Style, codec_name, parse_compression
+from reshard.formats.contents import CODECS_TO_GIVE, Style, codec_name, parse_compression
 from reshard.geometry.sizes import exact_bytes
 from reshard.options import Option
 
@@ -76,13 +76,13 @@ ORBAX_OPTIONS: Mapping[str, Option] = {
         show=_compression_text,
         metavar="CODEC",
         help=(
-            r"none, zstd\[:level], gzip\[:level], blosc, or keep (each tensor's own). none is the fastest to write and to "
-            r"restore."
+            CODECS_TO_GIVE.replace("[", r"\[")
+            + ", or keep (each tensor's own). none is the fastest to write and to restore."
         ),
         examples=("zstd:3",),
         max_length=32,
         label="Compression",
-        hint="none, zstd[:level], gzip[:level], blosc or keep.",
+        hint=f"{CODECS_TO_GIVE} or keep.",
         offered=("none", "zstd:3", "zstd:9", "gzip:6", "blosc", "keep"),
     ),
     "chunk_bytes": Option(

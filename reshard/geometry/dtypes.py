@@ -28,6 +28,9 @@ PACKED = {"float4_e2m1fn_x2": (2, 1), "float6_e2m3fn_x4": (4, 3), "float6_e3m2fn
 """Packed element types, named as in torch: the number of neighbouring values in one element, and its bytes. Such tensors are
 moved and compared as bytes, never cast, and only safetensors files hold them."""
 
+VALUE_BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
+"""Bits of types that are stored one to a byte; the other bits of the byte may be anything, and are hashed as zero."""
+
 NOT_STORED = frozenset({"uint2", "uint4", "float8_e4m3"})
 """Dtypes that TensorStore lacks; no checkpoint has them."""
 

@@ -25,7 +25,7 @@ from reshard.errors import CorruptError, MemoryBudgetError
 from reshard.formats.base import Reader
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.dtypes import opaque_dtype
+from reshard.geometry.dtypes import VALUE_BITS, opaque_dtype
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import Cut
 from reshard.geometry.sizes import format_bytes
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]
-
-VALUE_BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
-"""Bits of types that are stored one to a byte; the other bits of the byte may be anything, and are hashed as zero."""
 
 
 class TensorHashes(Struct, frozen=True):

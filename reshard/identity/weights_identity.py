@@ -14,8 +14,9 @@ from reshard.errors import CorruptError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Leaf
 from reshard.formats.names import IDENTITY_NAME
+from reshard.geometry.dtypes import VALUE_BITS
 from reshard.identity.leaf_tree import contents_of, identity_entry, rest_of, root_of
-from reshard.identity.read_leaves import VALUE_BITS, tensor_hashes
+from reshard.identity.read_leaves import tensor_hashes
 
 _KEY_IMPLEMENTATION = "random_key_impl"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from msgspec import Struct
 
 from reshard.errors import FormatError, LayoutError
-from reshard.geometry.dtypes import numpy_dtype
+from reshard.geometry.dtypes import VALUE_BITS, numpy_dtype
 from reshard.geometry.grid import Box
 from reshard.restoring.regions import Region
 
@@ -240,8 +240,7 @@ def adopts(place: Place, dtype: str) -> bool:
     """True if an aligned buffer becomes the result itself, without a copy."""
     if isinstance(place, HostMemory):
         return True
-    is_whole_bytes = not dtype.startswith(("int4", "uint4", "int2", "uint2", "float4"))
-    return is_whole_bytes and _platforms(place) == {"cpu"}
+    return dtype not in VALUE_BITS and _platforms(place) == {"cpu"}
 
 
 def _platforms(place: jax.sharding.Sharding | DefaultDevice) -> set[str]:

@@ -17,7 +17,7 @@ from reshard.arguments import bytes_of, check_choice, check_positive
 from reshard.engine.limits import limits_of
 from reshard.errors import LayoutError, MissingPackageError, PlanError, TreeError
 from reshard.formats.chunking import SPLIT_ABOVE_BYTES, object_chunk_bytes
-from reshard.formats.contents import Encoding, Style, parse_compression
+from reshard.formats.contents import CODECS, Encoding, Style, parse_compression
 from reshard.formats.format import refuse_database
 from reshard.formats.orbax.format import OrbaxForm
 from reshard.geometry.grid import Grid
@@ -287,6 +287,6 @@ def _encoding(compression: str) -> Encoding:
     found = parse_compression(compression)
     if found is None:
         raise PlanError(
-            "compression 'keep' is for converting; live arrays have none: choose none, zstd, gzip or blosc"
+            f"compression 'keep' is for converting; live arrays have none: choose {CODECS}"
         )
     return found

@@ -18,12 +18,12 @@ from msgspec import Struct
 from reshard.answers.record import Record, counted, several
 from reshard.errors import CorruptError, FormatError, TreeError
 from reshard.formats.orbax.container import refuse_same_names
-from reshard.geometry.dtypes import numpy_dtype, opaque_dtype
+from reshard.geometry.dtypes import VALUE_BITS, numpy_dtype, opaque_dtype
 from reshard.geometry.grid import Box
 from reshard.geometry.sizes import format_bytes
 from reshard.identity.identity_file import tree_of_identity
 from reshard.identity.leaf_tree import HASH_BYTES, KEPT_BYTES, LeafTree, check_installed
-from reshard.identity.read_leaves import VALUE_BITS, LeafHashing, as_hashed
+from reshard.identity.read_leaves import LeafHashing, as_hashed
 from reshard.identity.slice_proof import ProofNode, aligned_slice, node_of_leaves
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, key_implementation
 from reshard.saving.plan import ChunkPart, elements, parts

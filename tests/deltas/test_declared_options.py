@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import get_args
 
 import pytest
 from reshard_server.schemas.conversion import DeltaForm, OneDelta
@@ -11,6 +12,8 @@ import reshard
 from reshard.cli.app import run
 from reshard.cli.commands.deltas import delta
 from reshard.deltas.declared_options import OPTIONS
+from reshard.deltas.payloads import PAYLOADS
+from reshard.formats.codecs.layered import CHANGES
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -19,6 +22,10 @@ def test_each_surface_has_it(name: str) -> None:
     assert inspect.signature(delta).parameters[name].default == of_function
     assert OneDelta.model_fields[name].default == of_function
     assert OneDelta.model_fields[name].description == OPTIONS[name].description
+
+
+def test_each_encoding_is_written_and_read() -> None:
+    assert PAYLOADS.keys() == CHANGES.keys() == {*get_args(reshard.DeltaEncoding)}
 
 
 def test_a_schedule_has_no_others_and_writes_numbered_versions() -> None:

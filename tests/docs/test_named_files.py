@@ -12,12 +12,12 @@ NAMED = re.compile(r"`?\b((?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`?")
 LINK = re.compile(r"\]\([^)]*\)")
 PAGE = re.compile(r"(?<!tests/)\bdocs/[\w/.-]*\w\.(?:md|svg|png|py)\b")
 FILE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)`")
+PATH = re.compile(r"`((?:[\w-]+/)*(?:[\w-]+/|[\w-]+\.[a-z]+))`")
 TEST = re.compile(r"`((?:tests/[\w/]+\.py)?)((?:::test_\w+)?)`")
 TEXTS = {".py", ".md", ".html", ".js", ".toml", ".yaml", ".service", ".conf", ".sh"}
 ROOMS = (
     "",
     "conversion",
-    "conversion/resume",
     "engine",
     "engine/movers",
     "formats",
@@ -28,11 +28,16 @@ ROOMS = (
 """Where a bare name such as ``stream.py`` may lie, after its room was named."""
 
 
+def section(title: str) -> str:
+    """A section of CONTRIBUTING."""
+    return (ROOT / "CONTRIBUTING.md").read_text().partition(title)[2].partition("\n## ")[0]
+
+
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/explanation/path-of-a-conversion.md"])
 def test_files_that_are_named_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     if page == "CONTRIBUTING.md":
-        text = text.partition("## Where things are")[2].partition("## Habits")[0]
+        text = section("## Where things are")
     text = LINK.sub("]", text).replace("reshard/", "")
     named = {m[1] for m in NAMED.finditer(text)}
     assert len(named) > 15
@@ -42,10 +47,28 @@ def test_files_that_are_named_exist(page: str) -> None:
 
 @pytest.mark.parametrize("package", ["reshard", "server/reshard_server"])
 def test_every_room_is_on_the_map(package: str) -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where things are")[2]
-    rooms = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+    text = section("## Where things are")
+    rooms = {path.parent.name for path in (ROOT / package).glob("*/*") if path.suffix in TEXTS}
     assert len(rooms) > 10
-    assert {room for room in rooms if f"`{room}/`" not in text.partition("## Habits")[0]} == set()
+    assert {room for room in rooms if f"`{room}/`" not in text} == set()
+
+
+def changes() -> list[tuple[str, list[str]]]:
+    """The kinds of change that CONTRIBUTING lists, each with the files and rooms of its row."""
+    lines = section("## A change, and where it goes").splitlines()
+    rows = [line.split(" | ") for line in lines if line.startswith("| ")]
+    return [(row[0], PATH.findall(row[1])) for row in rows if row[0] != "| a change"]
+
+
+@pytest.mark.parametrize(("change", "files"), changes())
+def test_a_change_is_sent_to_a_few_files_that_exist(change: str, files: list[str]) -> None:
+    assert 1 < len(files) <= 5, change
+    places = (ROOT, ROOT / "reshard", ROOT / "server" / "reshard_server" / "pages" / "templates")
+    assert [file for file in files if not any((place / file).exists() for place in places)] == []
+
+
+def test_the_kinds_of_change_are_read() -> None:
+    assert len(changes()) >= 15
 
 
 def test_files_that_pages_name_exist() -> None:

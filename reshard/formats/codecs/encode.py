@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 from reshard.errors import FormatError
 from reshard.formats.codecs.blosc import LARGEST_FRAME, block_limits
 from reshard.formats.codecs.source import TRAILER_BYTES
-from reshard.formats.contents import Encoding
+from reshard.formats.contents import CODECS, DEFAULT_LEVEL, Encoding
 
 T = TypeVar("T")
 
 _Buffer = bytes | memoryview
 """Bytes to be written one after another."""
 
-_DEFAULT_LEVEL = {"zstd": 1, "gzip": 6, "blosc": 5}
 _SLACK_BYTES = 64 << 10
 
 
@@ -61,7 +60,7 @@ def _compress(encoding: Encoding, data: memoryview, itemsize: int) -> bytes:
     if encoding.compressor == "blosc":
         return _blosc(encoding, data, itemsize)
     raise FormatError(
-        f"chunks cannot be written with codec {encoding.compressor!r}; choose none, zstd, gzip or blosc"
+        f"chunks cannot be written with codec {encoding.compressor!r}; choose {CODECS}"
     )
 
 
@@ -102,7 +101,7 @@ def _shuffle(given: dict[str, Any]) -> int:
 
 
 def _level(encoding: Encoding) -> int:
-    return _DEFAULT_LEVEL[encoding.compressor] if encoding.level is None else encoding.level
+    return DEFAULT_LEVEL[encoding.compressor] if encoding.level is None else encoding.level
 
 
 def _zstd_context_bytes(level: int, decoded_bytes: int) -> int:

@@ -6,11 +6,12 @@ with the base, in bounded memory: a layer that overwrites has its positions and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 import numpy as np
 
+from reshard.arguments import DeltaEncoding
 from reshard.errors import VerificationError
 from reshard.formats.codecs.compressed import (
     ZstdStream,
@@ -80,7 +81,15 @@ class LayeredStream(SourceStream):
 
 
 class _Change(Protocol):
-    """The payload of a layer."""
+    """The payload of a layer.
+
+    Attributes:
+        decoders: the number of streams over its frame, each from a source of its own.
+    """
+
+    decoders: ClassVar[int]
+
+    def __init__(self, sources: Sequence[Source], decoded_bytes: int) -> None: ...
 
     def apply(self, block: Bytes) -> None:
         """Changes the next block of the tensor; blocks come in order."""
@@ -110,10 +119,8 @@ class _CheckedLayer:
         def source() -> Source:
             return Source(extent, self._where, False, read_ahead_bytes)
 
-        if layer.kind == "xor":
-            self._change = _Xor(source(), decoded_bytes)
-        else:
-            self._change = _Overwrite((source(), source()), decoded_bytes)
+        change = CHANGES[layer.kind]
+        self._change = change([source() for _ in range(change.decoders)], decoded_bytes)
 
     def apply(self, block: Bytes) -> None:
         if self._change is not None:
@@ -136,8 +143,10 @@ class _CheckedLayer:
 class _Xor:
     """A payload of as many bytes as the tensor has, each XORed with the one at its place."""
 
-    def __init__(self, source: Source, decoded_bytes: int) -> None:
-        self._stream = _opened(source, decoded_bytes)
+    decoders: ClassVar[int] = 1
+
+    def __init__(self, sources: Sequence[Source], decoded_bytes: int) -> None:
+        self._stream = _opened(sources[0], decoded_bytes)
         self._scratch = np.empty(min(BLOCK_BYTES, decoded_bytes), np.uint8)
 
     def apply(self, block: Bytes) -> None:
@@ -154,6 +163,8 @@ class _Xor:
 
 class _Overwrite:
     """A payload of a count, then the positions of bytes, ascending, then the bytes that go there."""
+
+    decoders: ClassVar[int] = 2
 
     def __init__(self, sources: Sequence[Source], decoded_bytes: int) -> None:
         self._source = sources[0]
@@ -231,6 +242,9 @@ class _Overwrite:
             raise self._source.corrupt(
                 f"it changes byte {int(found[-1])}, but the tensor has {self._decoded_bytes} bytes"
             )
+
+
+CHANGES: Mapping[DeltaEncoding, type[_Change]] = {"xor": _Xor, "overwrite": _Overwrite}
 
 
 def _opened(source: Source, decoded_bytes: int) -> ZstdStream:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from reshard.errors import FormatError, PlanError, VerificationError
 from reshard.formats.base import Chunks, Reader, WeightsVersion
+from reshard.formats.codecs.layered import CHANGES
 from reshard.formats.contents import Encoding, Extent, Layer, StoredTensor
 from reshard.formats.delta.index import DeltaIndex, ListedTensor
 from reshard.formats.delta.index_values import (
@@ -236,7 +237,7 @@ def _layered(base: Reader, tensor: StoredTensor, layers: Sequence[Layer]) -> Sto
             f"{base.uri} holds slices of {spec.name!r} in several places, but deltas change whole tensors; convert it to safetensors with whole "
             "tensors, and give the result as the base"
         )
-    decoders = sum({"xor": 1, "overwrite": 2, "same": 0}[layer.kind] for layer in layers)
+    decoders = sum(CHANGES[layer.kind].decoders for layer in layers if layer.kind != "same")
     made = Encoding("delta", spec=str(decoders), read_ahead_bytes=encoding.read_ahead_bytes)
     is_changed = decoders > 0
     return replace(tensor, encoding=made, digest=None if is_changed else tensor.digest)

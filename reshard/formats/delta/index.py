@@ -53,10 +53,6 @@ from reshard.formats.safe_json import expect, expect_sizes, json_value
 from reshard.formats.safetensors.header import dtype_of, element_shape
 from reshard.geometry.dtypes import storage_bytes
 
-Encoded = DeltaEncoding
-
-ENCODINGS: tuple[Encoded, ...] = get_args(Encoded)
-
 COMPRESSION = "zstd"
 
 _ROOT = re.compile(r"[0-9a-f]{64}")
@@ -75,7 +71,7 @@ class DeltaIndex(Struct, frozen=True):
 
     version: str
     base_version: str
-    encoding: Encoded
+    encoding: DeltaEncoding
     checksum: Checksum
     weight_map: Mapping[str, str]
     base_digest: str | None = None
@@ -147,7 +143,7 @@ def parse_index(data: bytes, where: str) -> DeltaIndex:
     found = DeltaIndex(
         checked_version(metadata.get("version"), "metadata.version", where),
         checked_version(metadata.get("base_version"), "metadata.base_version", where),
-        cast("Encoded", _choice(metadata, "delta_encoding", ENCODINGS, where)),
+        cast("DeltaEncoding", _choice(metadata, "delta_encoding", get_args(DeltaEncoding), where)),
         checksum,
         {
             n: payload_file(file, f"the file of {n[:200]!r}", where)

@@ -16,6 +16,7 @@ import httpx
 from reshard import LayoutMap, WeightsIdentity
 from reshard.arguments import cast_pairs
 from reshard.errors import PlanError, StorageError
+from reshard.geometry.dtypes import PACKED, storage_bytes
 from reshard.identity.leaf_tree import checked_root
 from reshard.layout.changes import full_name
 from reshard.planning.rules import kept_names
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 URL = "/v1/tensors"
 GOES_ON = 5
 """Most times that an interrupted download is resumed."""
-
-_PACKED_BYTES = {"float4_e2m1fn_x2": 1, "float6_e2m3fn_x4": 3, "float6_e3m2fn_x4": 3}
-"""Bytes of an element that packs several values."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,9 @@ class Tensors:
         taken = bytearray()
         headers = self._take({k: v for k, v in query.items() if v is not None}, taken.extend)
         found, shape = headers["X-Reshard-Dtype"], json.loads(headers["X-Reshard-Shape"])
-        if (packed := _PACKED_BYTES.get(found)) is not None:
-            return np.frombuffer(taken, np.uint8).reshape(*shape[:-1], shape[-1] * packed)
+        if found in PACKED:
+            row_bytes = shape[-1] * storage_bytes(found)
+            return np.frombuffer(taken, np.uint8).reshape(*shape[:-1], row_bytes)
         return np.frombuffer(taken, np.dtype(getattr(ml_dtypes, found, found))).reshape(shape)
 
     def _read_proved(

@@ -9,7 +9,7 @@ from reshard.errors import CorruptError, FormatError
 from reshard.formats.codecs import (
     encode_chunk,
 )
-from reshard.formats.contents import Encoding
+from reshard.formats.contents import CODECS, CODECS_TO_GIVE, Encoding, parse_compression
 from tests.formats.codecs.chunk_cases import (
     CASES,
     bf16_array,
@@ -33,6 +33,17 @@ def test_tensorstore_reads_encoded_chunks(case, make, tmp_path):
     file.write_bytes(data)
     assert store.read().result().tobytes() == array.tobytes()
     assert decode(encoding, placed(data, tmp_path), array.nbytes) == array.tobytes()
+
+
+def test_the_compressors_in_words_are_given_encoded_and_decoded(tmp_path):
+    names = [text.partition("[")[0] for text in CODECS_TO_GIVE.split(", ")]
+    assert names == CODECS.replace(" or ", ", ").split(", ")
+    array = f4_array()
+    for name in names:
+        encoding = parse_compression(name)
+        assert encoding.compressor == name
+        data = b"".join(encode_chunk(encoding, array.view("u4").data))
+        assert decode(encoding, placed(data, tmp_path), array.nbytes) == array.tobytes()
 
 
 def test_raw_chunks_are_encoded_without_a_copy():
