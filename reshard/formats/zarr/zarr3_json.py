@@ -126,7 +126,7 @@ def _compressor(dtype: str, encoding: Encoding) -> list[dict[str, Any]]:
         return [{"name": "blosc", "configuration": _blosc(dtype, encoding)}]
     raise FormatError(
         f"chunks encoded by {encoding.compressor!r} can be read but not written as they are; "
-        f"choose compression none, zstd or blosc"
+        "choose compression none, zstd, gzip or blosc"
     )
 
 

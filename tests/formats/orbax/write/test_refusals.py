@@ -125,7 +125,10 @@ def test_ranks_that_tensorstore_does_not_have(making):
 
 def test_encodings_that_cannot_be_written(making):
     said = refusal(making, making.Entry(("w",), W, encoding=Encoding("tensorstore", spec="{}")))
-    assert "chunks encoded by 'tensorstore' can be read but not written as they are" in said
+    assert (
+        "chunks encoded by 'tensorstore' can be read but not written as they are; choose compression none, zstd, gzip or blosc"
+        in said
+    )
 
 
 def with_spec(making, spec):
