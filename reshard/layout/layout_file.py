@@ -176,7 +176,10 @@ def layout_to_mapping(layout: LayoutFile) -> dict[str, Any]:
     """Plain data that ``parse_layout`` reads back to an equal value; empty sections are left out."""
     sections: dict[str, Any] = {
         "mesh": layout.mesh and _mesh_mapping(layout.mesh),
-        "rules": [{"match": r.match, "axes": _plain_axes(r.axes)} for r in layout.rules],
+        "rules": [
+            {"match": r.match, "axes": [list(a) if isinstance(a, tuple) else a for a in r.axes]}
+            for r in layout.rules
+        ],
         "partitions": list(map(_partition_mapping, layout.partitions)),
         "unmatched": layout.unmatched,
         "select": list(layout.changes.select),
@@ -192,10 +195,6 @@ def _mesh_mapping(mesh: DeviceMesh) -> dict[str, Any]:
     types = {} if mesh.axis_types is None else {"axis_types": list(mesh.axis_types)}
     ids = {} if mesh.device_ids is None else {"device_ids": list(mesh.device_ids)}
     return {"axes": list(mesh.axis_names), "shape": list(mesh.shape), **types, **ids}
-
-
-def _plain_axes(axes: tuple[Axis, ...]) -> list[Any]:
-    return [list(axis) if isinstance(axis, tuple) else axis for axis in axes]
 
 
 def _partition_mapping(rule: PartitionRule) -> dict[str, Any]:
