@@ -84,7 +84,7 @@ class Tensors:
                 raise PlanError(
                     "a slice that is cast has other bits than the identity; leave out dtype, and cast the array that you get"
                 )
-            return self._read_proved(asked, name, slice, identity)
+            return self._pulled(asked, wanted_slice(self._known(asked, identity), name, slice))
         query = {"checkpoint": checkpoint, "name": name, "slice": slice, "dtype": dtype, **more}
         if dtype is not None:
             query["dtype"] = full_name(dtype)
@@ -94,11 +94,6 @@ class Tensors:
         if (packed := _PACKED_BYTES.get(found)) is not None:
             return np.frombuffer(taken, np.uint8).reshape(*shape[:-1], shape[-1] * packed)
         return np.frombuffer(taken, np.dtype(getattr(ml_dtypes, found, found))).reshape(shape)
-
-    def _read_proved(
-        self, asked: Mapping[str, Any], name: str, part: str | None, identity: str
-    ) -> np.ndarray[Any, Any]:
-        return self._pulled(asked, wanted_slice(self._known(asked, identity), name, part))
 
     def _known(self, asked: Mapping[str, Any], identity: str) -> WeightsIdentity:
         root = checked_root("identity", identity)
