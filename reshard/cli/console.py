@@ -64,13 +64,10 @@ class Descriptor(io.RawIOBase):
                 return None
             if error.errno != errno.EPIPE:
                 self.failure = storage_error("write to", self._name, error)
-            self._lead_nowhere()
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._number)
+            os.close(nowhere)
             return memoryview(data).nbytes
-
-    def _lead_nowhere(self) -> None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._number)
-        os.close(nowhere)
 
 
 def open_streams() -> Descriptor:
@@ -122,7 +119,11 @@ def stderr_console() -> Console:
 
 def say(text: str) -> None:
     """Prints plain text on stderr, on a terminal broken between words; without ``rich``, which takes a while to load."""
-    print(between_words(text, _stderr_columns()), file=sys.stderr, flush=True)
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns or UNLIMITED
+    except (OSError, ValueError):  # not a terminal, or no file at all
+        columns = UNLIMITED
+    print(between_words(text, columns), file=sys.stderr, flush=True)
 
 
 def warn(texts: Iterable[str]) -> None:
@@ -164,13 +165,6 @@ def _cells(text: str) -> int:
     from rich.cells import cell_len
 
     return cell_len(text)
-
-
-def _stderr_columns() -> int:
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns or UNLIMITED
-    except (OSError, ValueError):  # not a terminal, or no file at all
-        return UNLIMITED
 
 
 def print_all(views: Iterable[RenderableType]) -> None:

@@ -82,13 +82,11 @@ def table(
 
     ``whole``: one line for each row and every column, on a screen of any width.
     """
-    return TableLines(title, [_column(column) for column in columns], list(rows), whole)
-
-
-def _column(column: str | Column) -> Column:
-    if isinstance(column, Column):
-        return column
-    return Column(column.lstrip(">"), right=column.startswith(">"))
+    made = [
+        c if isinstance(c, Column) else Column(c.lstrip(">"), right=c.startswith(">"))
+        for c in columns
+    ]
+    return TableLines(title, made, list(rows), whole)
 
 
 class TableLines:
@@ -110,7 +108,10 @@ class TableLines:
             for line in form.lines(cells):
                 yield from _segments(line, shown)
         yield Segment.line()
-        yield from self._left_out(form, room)
+        left = [c.title for n, c in enumerate(self._columns) if n not in form.shown]
+        if left:
+            note = f"too narrow for: {', '.join(left)}; --all shows them"
+            yield from (Text(line, style="dim") for line in broken(note, room))
 
     def _head(self, form: _Form, console: Console, rule: str) -> Iterator[Segment]:
         yield Segment.line()
@@ -121,12 +122,6 @@ class TableLines:
             yield from _segments(line, ())
         yield Segment(rule * form.width)
         yield Segment.line()
-
-    def _left_out(self, form: _Form, room: int) -> Iterator[Text]:
-        left = [c.title for n, c in enumerate(self._columns) if n not in form.shown]
-        if left:
-            note = f"too narrow for: {', '.join(left)}; --all shows them"
-            yield from (Text(line, style="dim") for line in broken(note, room))
 
 
 def _plain(cell: Cell) -> str:

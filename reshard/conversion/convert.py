@@ -72,7 +72,10 @@ def convert_targets(
 
     Every target appears whole or not at all, one after the other once all tasks are done.
     """
-    _refuse_no_executor(executor)
+    if not isinstance(executor, Executor | None):
+        raise PlanError(
+            f"executor is {executor!r}; expected a concurrent.futures.Executor, or None for threads"
+        )
     source, targets = local_paths(chosen.path, targets)
     run = start_run(chosen, targets, WHOLE, executor, progress, before_publish)
     log("converting %r to %s", source, ", ".join(repr(target.target) for target in targets))
@@ -146,13 +149,6 @@ def run_conversion(run: Run) -> None:
         if run.scope.is_commit:
             for job in jobs:
                 remove_parts(job.place, job.options.state)
-
-
-def _refuse_no_executor(executor: Any) -> None:
-    if not isinstance(executor, Executor | None):
-        raise PlanError(
-            f"executor is {executor!r}; expected a concurrent.futures.Executor, or None for threads"
-        )
 
 
 def _note_source(run: Run) -> None:

@@ -404,7 +404,11 @@ class ConversionPlan(Record, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         target = "" if self.target is None else f" → {self.target!r}"
-        headline = f"{self.source!r}{target}: {_costs(self.totals)}"
+        totals = self.totals
+        tasks = f"{counted(totals.tensors, 'tensor')} in {counted(totals.tasks, 'task')}"
+        moved = f"reads {format_bytes(totals.decoded_bytes)}, writes {format_bytes(totals.written_bytes)}"
+        peak = f"{format_bytes(totals.peak_bytes)} of buffers at most"
+        headline = f"{self.source!r}{target}: {tasks}, {moved}, {peak}"
         return several("ConversionPlan", headline, self.tensors, warned(self.warnings))
 
     def with_shares(self) -> ConversionPlan:
@@ -587,7 +591,9 @@ def _time(
     latency_s: float,
 ) -> TimePlan:
 
-    machines = Hosts.checked(hosts, _cores(cores), nic_bytes_per_s)
+    if cores is None:
+        cores = len(os.sched_getaffinity(0))
+    machines = Hosts.checked(hosts, cores, nic_bytes_per_s)
     if plans[0].plan is None:
         raise PlanError(
             "a server made this plan, and tells no tasks, of which the time is computed; plan on this host (reshard.plan)"
@@ -608,13 +614,3 @@ def _requests_to(place: str | None) -> RequestTraits:
 def core_seconds(plans: Sequence[ConversionPlan]) -> float:
     """Seconds of one processor that the identities of targets take, after their tasks."""
     return sum(plan.identity.core_s for plan in plans if plan.identity is not None)
-
-
-def _cores(given: int | None) -> int:
-    return len(os.sched_getaffinity(0)) if given is None else given
-
-
-def _costs(plan: PlanTotals) -> str:
-    moved = f"reads {format_bytes(plan.decoded_bytes)}, writes {format_bytes(plan.written_bytes)}"
-    tasks = f"{counted(plan.tensors, 'tensor')} in {counted(plan.tasks, 'task')}"
-    return f"{tasks}, {moved}, {format_bytes(plan.peak_bytes)} of buffers at most"

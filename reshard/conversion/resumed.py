@@ -240,7 +240,8 @@ def removed_once_published(target: OpenTarget) -> None:
 def _is_kept(target: OpenTarget, error: BaseException, count: int) -> bool:
     """True if the error leaves something of a target to resume; removes the rest."""
     transaction, is_begun = target.transaction, target.is_begun or count == 1
-    is_about_it = _is_about(error, target)
+    named = None if isinstance(error, ABOUT_THE_SOURCE) else getattr(error, "target", None)
+    is_about_it = named in (None, transaction.target)
     if isinstance(error, ResumeError) and is_about_it:
         return False
     if target.is_published or transaction.is_committed():
@@ -251,12 +252,6 @@ def _is_kept(target: OpenTarget, error: BaseException, count: int) -> bool:
         transaction.abort()
         return False
     return is_begun
-
-
-def _is_about(error: BaseException, target: OpenTarget) -> bool:
-    """True if an error names the target, or none."""
-    named = None if isinstance(error, ABOUT_THE_SOURCE) else getattr(error, "target", None)
-    return named in (None, target.transaction.target)
 
 
 def _kept(kept: Sequence[OpenTarget], count: int) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Executor
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -181,16 +180,12 @@ def form_of(reader: Reader, options: CheckedOptions, traits: Traits = ON_DISK) -
             f"{known.about.title} targets are single files, which cannot be checked in a bucket before they appear; write the file to a disk, and "
             "copy it from there (target)"
         )
-    return known.form(given | _of_objects(known, options, given), reader)
-
-
-def _of_objects(known: Format, options: CheckedOptions, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options whose defaults differ where chunks are put as objects."""
-    return {
+    of_objects = {
         name: option.in_bucket(options.max_memory)
         for name, option in known.about.options.items()
         if option.in_bucket is not None and given[name] == default_option(name)
     }
+    return known.form(given | of_objects, reader)
 
 
 def refuse_other_options(known: Format, options: CheckedOptions) -> None:

@@ -46,7 +46,8 @@ def choose_checkpoint(
     IncompleteCheckpointError for a step that was never committed, StorageError if the path does not exist.
     """
     path, step = path_of(what, path), checked_step(step)
-    _check_item(item)
+    if not (item is None or isinstance(item, str)):
+        raise PlanError(f"item is {item!r}; expected the name of an item, such as 'model'")
     found = CheckpointPath.at(path, unlisted)
     if step is None and item is None:
         # Opening it reports anything else that is wrong, and verify counts that as damage.
@@ -82,11 +83,6 @@ def step_number(step: Any, expected: str = "the number of a step, 0 or more") ->
     if number is None or not 0 <= number <= LARGEST_STEP:
         raise PlanError(f"step is {step!r}; expected {expected}")
     return number
-
-
-def _check_item(item: object) -> None:
-    if not (item is None or isinstance(item, str)):
-        raise PlanError(f"item is {item!r}; expected the name of an item, such as 'model'")
 
 
 def _refuse_run(path: str, names: PlaceNames) -> None:

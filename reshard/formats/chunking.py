@@ -186,17 +186,16 @@ def serving_chunk(
     (3, 8)
     """
     shape = grids[0].shape
-    chunk = [_common_step([grid.cuts[dim] for grid in grids]) for dim in range(len(shape))]
+    chunk = []
+    for dim in range(len(shape)):
+        # The largest step that meets every inner cut; the whole size if there is no inner cut.
+        step = math.gcd(*(cut for grid in grids for cut in grid.cuts[dim][1:-1]))
+        chunk.append(step or max(1, shape[dim]))
     if math.prod(chunk) * itemsize < tiny:
         _refuse_tiny(grids, chunk, itemsize, name, tiny)
         below = tiny if merge_below is None else merge_below
         chunk = merged(chunk, shape, itemsize, below, split_above)
     return tuple(subdivided(chunk, shape, itemsize, split_above))
-
-
-def _common_step(cuts: Sequence[tuple[int, ...]]) -> int:
-    """The largest step that meets every inner cut; the whole size if there is no inner cut."""
-    return math.gcd(*(c for some in cuts for c in some[1:-1])) or max(1, cuts[0][-1])
 
 
 def _refuse_tiny(

@@ -212,14 +212,9 @@ def _of_folder(folder: Location) -> Foreign | None:
         found_in = _of_checkpoint_file(folder / "checkpoint")
         if found_in is not None:
             return found_in
-    return _of_arrays(folder, names)
-
-
-def _of_arrays(folder: Location, names: Collection[str]) -> Foreign | None:
-    """The format of a tree of zarr arrays, with Levanter's own file at its top or without."""
     if not any(_ZARR_NAMES & set(listed) for listed in _listings(folder)):
         return None
-    return LEVANTER if "metadata.json" in names else ZARR
+    return LEVANTER if "metadata.json" in names else ZARR  # Levanter puts its own file at the top
 
 
 def _has_ranks(run: Location, names: Iterable[str]) -> bool:

@@ -53,7 +53,11 @@ def check_missing(
     Raises CorruptError, with tensors and numbers, where they are refused.
     """
     found = reader.chunks.lacking(names)
-    refused = {name: stored for name, stored in found.items() if _refuses(reader, name, asked)}
+    refused = {
+        name: stored
+        for name, stored in found.items()
+        if asked == "refuse" or (asked is None and not reader.tensors[name].may_be_missing)
+    }
     if refused:
         raise CorruptError(
             f"{reader.uri!r}: {not_stored(refused)}{_why(reader, refused)}; restore the checkpoint from a copy, or take "
@@ -103,10 +107,6 @@ def not_stored(found: Mapping[str, Stored]) -> str:
 
 def _verb(count: int) -> str:
     return "is" if count == 1 else "are"
-
-
-def _refuses(reader: Reader, name: str, asked: MissingChunks | None) -> bool:
-    return asked == "refuse" or (asked is None and not reader.tensors[name].may_be_missing)
 
 
 def _why(reader: Reader, refused: Iterable[str]) -> str:

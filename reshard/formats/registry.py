@@ -306,11 +306,8 @@ def _hint(uri: str, root: Location) -> str:
         last = f"{below}/{steps[max(steps)]}"
         return f"; it holds steps of a training run, so name one of them: {last}"
     if names := list(islice(committed(root), 4)):
-        return f"; it holds checkpoints, so name one of them: {_some_of(below, names)}"
+        some = ", ".join(f"{below}/{name}" for name in names[:3])
+        more = " or another" if names[3:] else ""
+        return f"; it holds checkpoints, so name one of them: {some}{more}"
     found = prefix_text(root) or weights_text(root) or foreign_text(root) or held_text(root)
     return f"; {found}" if found else ""
-
-
-def _some_of(folder: str, names: list[str]) -> str:
-    more = " or another" if names[3:] else ""
-    return ", ".join(f"{folder}/{name}" for name in names[:3]) + more

@@ -93,7 +93,10 @@ def refuse_many_values(data: bytes, where: str, limit: int = MAX_JSON_VALUES) ->
 
 def checked_text(data: bytes, where: str) -> str:
     """The text of JSON that is not nested too deeply; CorruptError if it is not UTF-8."""
-    _refuse_holes(data, where)
+    # JSON has no NUL bytes, but a sparse file of any size is full of them.
+    if (position := data.find(0)) >= 0:
+        text = data[:position].decode("utf-8", "replace")
+        raise not_json(where, text, len(text), "a NUL byte")
     if (depth := _depth(data)) > MAX_JSON_DEPTH:
         raise FormatError(
             f"{where} nests {depth} levels deep; expected at most {MAX_JSON_DEPTH}; restore the file from a copy, or save the "
@@ -115,13 +118,6 @@ def not_json(where: str, text: str, position: int, found: str) -> CorruptError:
         f"{where}, line {line}, column {column}: expected JSON, found: {found}; the file is damaged "
         "or was cut short; restore it from a copy"
     )
-
-
-def _refuse_holes(data: bytes, where: str) -> None:
-    """Refuses NUL bytes: JSON has none, but a sparse file of any size is full of them."""
-    if (position := data.find(0)) >= 0:
-        text = data[:position].decode("utf-8", "replace")
-        raise not_json(where, text, len(text), "a NUL byte")
 
 
 def _depth(data: bytes) -> int:

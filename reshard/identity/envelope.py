@@ -159,7 +159,9 @@ def read_signed_root(folder: Location, key: PublicKey) -> SignedRoot:
     Raises NoSignatureError where there is no envelope, CorruptError where it is damaged, FormatError for an envelope of something else,
     VerificationError where the key has not signed it.
     """
-    place = _envelope_in(folder)
+    place = folder / SIGNATURE_NAME
+    if not place.exists():
+        raise NoSignatureError(place)
     return _signed_root(read_bytes(place, MAX_ENVELOPE_BYTES), str(place), key)
 
 
@@ -222,13 +224,6 @@ def _root_in(envelope: _Envelope, payload: bytes, where: str) -> SignedRoot:
             "wrote"
         )
     return _root_of_statement(payload, where)
-
-
-def _envelope_in(folder: Location) -> Location:
-    place = folder / SIGNATURE_NAME
-    if not place.exists():
-        raise NoSignatureError(place)
-    return place
 
 
 def _read(data: bytes, where: str) -> tuple[_Envelope, bytes]:

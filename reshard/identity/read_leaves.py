@@ -436,7 +436,8 @@ def _planned(
     streaming = Streaming(stored, box, stored.spec.dtype)
     in_block = math.prod(len(touched) for touched in tree.grid.overlapping(box))
     whole = HASH_BYTES * tree.leaves + CUT_BYTES * sum(map(len, tree.grid.cuts))
-    beside = room = _largest_leaf(tree) + whole + RESULT_BYTES * in_block
+    largest_leaf = max(LEAF_BYTES, math.prod(tree.grid.largest) * tree.itemsize)
+    beside = room = largest_leaf + whole + RESULT_BYTES * in_block
     for _ in range(3):  # with less room bands become smaller, and more hashers may be open
         try:
             plan = plan_stream(streaming, max(0, max_memory - kept - room))
@@ -457,10 +458,6 @@ def _too_little(stored: StoredTensor, needed: int, max_memory: int) -> MemoryBud
         f"{smallest}MiB",
         smallest_bytes=smallest * MIB,
     )
-
-
-def _largest_leaf(tree: LeafTree) -> int:
-    return max(LEAF_BYTES, math.prod(tree.grid.largest) * tree.itemsize)
 
 
 def open_leaves(tree: LeafTree, box: Box, cut: Cut) -> int:

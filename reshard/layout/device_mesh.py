@@ -228,6 +228,13 @@ def as_mesh(mesh: object) -> DeviceMesh:
     )
 
 
+def mesh_document(mesh: DeviceMesh) -> dict[str, Any]:
+    """The members of a mesh in a file of reshard."""
+    types = {} if mesh.axis_types is None else {"axis_types": list(mesh.axis_types)}
+    ids = {} if mesh.device_ids is None else {"device_ids": list(mesh.device_ids)}
+    return {"axes": list(mesh.axis_names), "shape": list(mesh.shape), **types, **ids}
+
+
 def parse_mesh(text: str) -> DeviceMesh:
     """The mesh that ``--mesh`` names, such as ``data=4,model=2``.
 

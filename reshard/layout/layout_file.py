@@ -20,7 +20,7 @@ from reshard.errors import LayoutError
 from reshard.geometry.grid import Grid
 from reshard.layout.axes import Axis, known_axes, show_axes, used_axes
 from reshard.layout.changes import Changes
-from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.device_mesh import DeviceMesh, mesh_document
 from reshard.layout.layout_map import Unmatched
 from reshard.layout.layout_text import Document
 from reshard.layout.partitioners import (
@@ -175,8 +175,11 @@ class LayoutFile:
 def layout_to_mapping(layout: LayoutFile) -> dict[str, Any]:
     """Plain data that ``parse_layout`` reads back to an equal value; empty sections are left out."""
     sections: dict[str, Any] = {
-        "mesh": layout.mesh and _mesh_mapping(layout.mesh),
-        "rules": [{"match": r.match, "axes": _plain_axes(r.axes)} for r in layout.rules],
+        "mesh": layout.mesh and mesh_document(layout.mesh),
+        "rules": [
+            {"match": r.match, "axes": [list(a) if isinstance(a, tuple) else a for a in r.axes]}
+            for r in layout.rules
+        ],
         "partitions": list(map(_partition_mapping, layout.partitions)),
         "unmatched": layout.unmatched,
         "select": list(layout.changes.select),
@@ -186,16 +189,6 @@ def layout_to_mapping(layout: LayoutFile) -> dict[str, Any]:
         **({} if layout.map is None else layout.map.data),
     }
     return {key: section for key, section in sections.items() if section}
-
-
-def _mesh_mapping(mesh: DeviceMesh) -> dict[str, Any]:
-    types = {} if mesh.axis_types is None else {"axis_types": list(mesh.axis_types)}
-    ids = {} if mesh.device_ids is None else {"device_ids": list(mesh.device_ids)}
-    return {"axes": list(mesh.axis_names), "shape": list(mesh.shape), **types, **ids}
-
-
-def _plain_axes(axes: tuple[Axis, ...]) -> list[Any]:
-    return [list(axis) if isinstance(axis, tuple) else axis for axis in axes]
 
 
 def _partition_mapping(rule: PartitionRule) -> dict[str, Any]:

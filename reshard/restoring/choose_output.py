@@ -114,19 +114,13 @@ def _sharding(
     own = None if target is None else target.sharding
     is_array = target is None or target.kind in ("jax", "key", "shards")
     if request.shardings is not None and is_array and not leaf.is_scalar:
-        shape = _layout_shape(leaf, stored, target)
+        # Where ``like`` takes the data of keys, the layout splits the shape of the data.
+        raw_data = target is not None and target.kind != "key"
+        shape = stored.spec.shape if raw_data else _outer_shape(leaf, stored)
         found = request.shardings.of(_to_shard(leaf, stored, shape, dtype))
         if found.is_named or own is None:
             return found
     return TensorSharding(None if own is None else real_sharding(own, leaf.name))
-
-
-def _layout_shape(
-    leaf: SourceLeaf, stored: StoredTensor, target: TargetLeaf | None
-) -> tuple[int, ...]:
-    """The shape that the layout splits: that of the data where ``like`` takes the data of keys."""
-    raw_data = target is not None and target.kind != "key"
-    return stored.spec.shape if raw_data else _outer_shape(leaf, stored)
 
 
 def _outer_shape(leaf: SourceLeaf, stored: StoredTensor) -> tuple[int, ...]:

@@ -102,7 +102,11 @@ def _pieces(reads: Sequence[TensorRead], mapping: Mapped | None) -> Iterator[Seq
 
 def _values(wanted: Sequence[SourceLeaf], request: RestoreRequest) -> dict[str, Any]:
     """The values of leaves without data, and those of ``like`` that the checkpoint does not have."""
-    values = {f.name: _value_without_data(f) for f in wanted if f.stored is None}
+    values = {
+        f.name: empty_value(f.value_type) if f.text is None else f.text
+        for f in wanted
+        if f.stored is None
+    }
     if request.like is not None:
         names = {f.name for f in wanted}
         values |= {n: target.leaf for n, target in request.like.leaves.items() if n not in names}
@@ -119,10 +123,6 @@ def _source_leaves(reader: Reader, changes: Changes) -> tuple[SourceLeaf, ...]:
         SourceLeaf(r.target, leaf, reader.tensors.get(r.source), r.dtype, r.saturate)
         for r, leaf in zip(kept, leaves, strict=True)
     )
-
-
-def _value_without_data(leaf: SourceLeaf) -> Any:
-    return leaf.text if leaf.text is not None else empty_value(leaf.value_type)
 
 
 def _refuse_packed(wanted: Sequence[SourceLeaf]) -> None:
@@ -198,18 +198,14 @@ def _check_names(
     if stored.keys().isdisjoint(like.leaves):
         found.hint(target_hint(like.leaves, [f.name for f in leaves], items))
     if request.missing == "error":
-        _check_missing(stored, like, found)
+        for name, target in like.leaves.items():
+            leaf = stored.get(name)
+            if leaf is None or not leaf.has_data:
+                found.add("missing", _missing(name, target, leaf))
     if request.unexpected == "error":
         for leaf in leaves:
             if leaf.has_data and leaf.name not in like.leaves:
                 found.add("unexpected", f"{leaf.name} ({leaf.what})")
-
-
-def _check_missing(stored: Mapping[str, SourceLeaf], like: TargetTree, found: Mismatches) -> None:
-    for name, target in like.leaves.items():
-        leaf = stored.get(name)
-        if leaf is None or not leaf.has_data:
-            found.add("missing", _missing(name, target, leaf))
 
 
 def _missing(name: str, target: TargetLeaf, leaf: SourceLeaf | None) -> str:

@@ -158,7 +158,7 @@ def restore_stored(
     """
     check_memory(reads, limits.max_memory)
     states = [TensorState.of(read, limits, verify) for read in reads]
-    total = sum(_needed_elements_bytes(read) for read in reads)
+    total = sum(r.size * read.stored.spec.itemsize for read in reads for r in read.output.regions)
     moved_bytes = 0
     ended = run_tasks(
         read_jobs(states, reader, limits.max_memory),
@@ -174,10 +174,6 @@ def restore_stored(
             if progress is not None:
                 progress(Progress(moved_bytes, total, number, number, name, "restoring"))
     return [state.restored() for state in states]
-
-
-def _needed_elements_bytes(read: TensorRead) -> int:
-    return sum(region.size for region in read.output.regions) * read.stored.spec.itemsize
 
 
 def _count(done: Done) -> str:

@@ -170,11 +170,9 @@ class _Node(dict[PathKey, Any]):
 
 def _built(node: dict[PathKey, Any]) -> Any:
     values = {key: _built(v) if isinstance(v, _Node) else v for key, v in node.items()}
-    return _as_list(values) if is_list(values) else {k.key: v for k, v in values.items()}
-
-
-def _as_list(values: dict[PathKey, Any]) -> list[Any]:
-    return [values[PathKey(str(i), True)] for i in range(len(values))]
+    if is_list(values):
+        return [values[PathKey(str(i), True)] for i in range(len(values))]
+    return {k.key: v for k, v in values.items()}
 
 
 SHOWN = 10

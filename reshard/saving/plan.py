@@ -216,14 +216,14 @@ def _kinds(grid: Grid) -> list[Box]:
 def _copied(tensor: LiveTensor, spec: TensorSpec, box: Box) -> int:
     found = parts(tensor, box)
     stored = _stored_shape(spec)
-    moved = [local.size * spec.itemsize for shard, local, _ in found if not _here(shard)]
+    moved = [
+        local.size * spec.itemsize
+        for shard, local, _ in found
+        if shard.data is not None and not on_host(shard.data)
+    ]
     if _is_one(found, box, stored) and (moved or _is_run(found[0][0], found[0][1])):
         return sum(moved)
     return math.prod(stored) * spec.itemsize + max(moved, default=0)
-
-
-def _here(shard: DeviceShard) -> bool:
-    return shard.data is None or on_host(shard.data)
 
 
 def _is_one(found: list[ChunkPart], box: Box, stored: tuple[int, ...]) -> bool:

@@ -119,7 +119,8 @@ class DistributedGroup(Struct, frozen=True):
         self._forget_before(step)
         for number, message in enumerate(found):
             if message.startswith(_FAILED):
-                raise _error_of(number, self.count, message[1:])
+                kind, text = json.loads(message[1:])
+                raise getattr(errors, kind)(f"process {number} of {self.count} failed: {text}")
         return [message[1:] for message in found]
 
     def settled(self, step: str) -> bool:
@@ -218,12 +219,6 @@ def _described(error: BaseException) -> bytes:
     kind = type(error).__name__ if known else ReshardError.__name__
     text = str(error) if isinstance(error, ReshardError) else f"{type(error).__name__}: {error}"
     return json.dumps([kind, text]).encode()
-
-
-def _error_of(process: int, count: int, message: bytes) -> ReshardError:
-    kind, text = json.loads(message)
-    made: ReshardError = getattr(errors, kind)(f"process {process} of {count} failed: {text}")
-    return made
 
 
 def _first_line(error: BaseException) -> str:

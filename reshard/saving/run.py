@@ -355,12 +355,10 @@ def _given_back(opened: OpenSave) -> Iterator[None]:
         try:
             yield
         finally:
-            if opened.transaction is not None and _is_quiet(opened):
+            if opened.transaction is not None and (
+                opened.is_written or not opened.settles or opened.group.settled("written")
+            ):
                 opened.transaction.abort()
-
-
-def _is_quiet(opened: OpenSave) -> bool:
-    return opened.is_written or not opened.settles or opened.group.settled("written")
 
 
 def _check(place: Location, plan: SavePlan, options: SaveOptions) -> None:

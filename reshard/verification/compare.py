@@ -361,17 +361,16 @@ def _made_digests(
 
     Nothing is written. Raises the errors of ``make_tensors``.
     """
-    tensors = [_in_chunks(made) for made in mapping.tensors]
+    tensors = [
+        replace(made, spec=in_parts(made.spec, Grid.whole(made.spec.shape)))
+        for made in mapping.tensors
+    ]
     books = make_tensors(reader, tensors, limits, progress=progress).books
     found = zip([made.spec.name for made in tensors], books.results(), strict=True)
     return _MadeDigests(
         {name: result.target_digest or "" for name, result in found},
         {name: digest for (_, name), digest in books.source_digests().items()},
     )
-
-
-def _in_chunks(made: MappedTensor) -> MappedTensor:
-    return replace(made, spec=in_parts(made.spec, Grid.whole(made.spec.shape)))
 
 
 def _unlike_made(made: MappedTensor, b: Reader) -> str:

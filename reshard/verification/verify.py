@@ -49,7 +49,6 @@ from reshard.formats.slices.kept_metadata import metadata_warnings
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap, map_of
 from reshard.planning.rules import (
-    Pairing,
     pair_by_record,
     pair_by_rules,
     tree_digest,
@@ -126,7 +125,10 @@ def verify_checkpoints(
     chosen = [side for side in (a, b) if side is not None]
     check_leaves_to_read(limits.max_memory, *chosen)
     opened = [_open_side(one, side, progress) for one, side in zip(chosen, _LETTERS, strict=False)]
-    sides = [_reading_as(side, missing_chunks) for side in opened]
+    sides = [
+        replace(s, reader=None if s.reader is None else read_as(s.reader, missing_chunks))
+        for s in opened
+    ]
     missing = {side: filled_chunks(s.reader) for side, s in zip(_LETTERS, sides, strict=False)}
     found = _compare_tensors(sides, limits, progress, rules, given_map)
     return replace(
@@ -203,7 +205,9 @@ def _compare_tensors(
                 found = _compare_by_map(a, b, sides, limits, progress, rules, given_map)
                 if found is not None:
                     return found
-                return compare_stored(a, b, limits, progress, _pairing(a, b, sides, rules))
+                made = (side.made for side in sides)
+                pairing = pair_by_record(a, b, *made) if rules is None else pair_by_rules(a, rules)
+                return compare_stored(a, b, limits, progress, pairing)
             case [a, *_] if a is not None:
                 return compare_recorded(a, limits, progress)
     except (LayoutError, PlanError) as error:
@@ -242,16 +246,6 @@ def _recorded_map(
     if tree_digest(a.tensors) != of_b.source:
         return None
     return map_of(of_b.by.get("map"), of_b.by.get("sizes"), of_b.by.get("reverse") is True)
-
-
-def _pairing(a: Reader, b: Reader, sides: Sequence[ComparedSide], rules: Changes | None) -> Pairing:
-    if rules is None:
-        return pair_by_record(a, b, *(side.made for side in sides))
-    return pair_by_rules(a, rules)
-
-
-def _reading_as(side: ComparedSide, asked: MissingChunks | None) -> ComparedSide:
-    return replace(side, reader=None if side.reader is None else read_as(side.reader, asked))
 
 
 def _open_side(

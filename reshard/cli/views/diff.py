@@ -78,7 +78,9 @@ def _row(group: TensorGroup[TensorDiff], show_all: bool) -> tuple[Cell, ...]:
     first = group.first
     size = math.prod(first.shape_a or ()) * group.count
     most, index = _most(group), first.index
-    where = _index_text(index) if show_all else f"{group.count:,}"
+    where = f"{group.count:,}"
+    if show_all:
+        where = "–" if index is None else f"[{','.join(map(str, index))}]"
     return (
         group.name,
         where,
@@ -93,10 +95,6 @@ def _size(largest: int | float | None) -> str:
     if largest is None:
         return "–"
     return f"{largest:,}" if isinstance(largest, int) and largest < 10**9 else f"{largest:.3g}"
-
-
-def _index_text(index: tuple[int, ...] | None) -> str:
-    return "–" if index is None else f"[{','.join(map(str, index))}]"
 
 
 def _share(part: int, whole: int) -> str:

@@ -57,17 +57,13 @@ def inspection_view(
     info: CheckpointInfo, show_all: bool, most: int = MOST_ROWS
 ) -> Iterator[RenderableType]:
     """The checkpoint from top to bottom: its headline, its tensors in at most ``most`` rows, its meshes, and the rest."""
-    yield _headline(info)
+    size = f"{count_text(len(info.tensors), 'tensor')}, {format_bytes(info.nbytes)}"
+    yield Text.assemble((safe(info.uri), "bold"), f": {info.format_and_style}, {size}")
     if info.tensors:
         yield from _tensors(info, show_all, most)
     yield from map(_mesh_line, count(), info.meshes)
     yield from map(_item_line, info.items)
     yield from _others(info, show_all)
-
-
-def _headline(info: CheckpointInfo) -> Text:
-    size = f"{count_text(len(info.tensors), 'tensor')}, {format_bytes(info.nbytes)}"
-    return Text.assemble((safe(info.uri), "bold"), f": {info.format_and_style}, {size}")
 
 
 def _tensors(info: CheckpointInfo, show_all: bool, most: int) -> Iterator[RenderableType]:
@@ -125,7 +121,10 @@ def _split_text(tensor: TensorInfo) -> str:
 def _mesh_line(number: int, mesh: RecordedMesh) -> Text:
     devices = count_text(math.prod(mesh.shape), "device") + _order_text(mesh)
     sizes = sizes_text(mesh.axes, mesh.shape)
-    return Text(f"mesh m{number}: {sizes} ({devices}){_types_text(mesh)}")
+    types = zip(mesh.axes, mesh.axis_types or (), strict=False)
+    others = [f"{safe(name)} {kind}" for name, kind in types if kind != "Auto"]
+    more = f", axis types: {', '.join(others)}" if others else ""
+    return Text(f"mesh m{number}: {sizes} ({devices}){more}")
 
 
 def _order_text(mesh: RecordedMesh) -> str:
@@ -134,12 +133,6 @@ def _order_text(mesh: RecordedMesh) -> str:
     if ids is None or ids == tuple(range(len(ids))):
         return ""
     return f": {', '.join(map(str, ids[:MOST_IDS]))}{', …' if len(ids) > MOST_IDS else ''}"
-
-
-def _types_text(mesh: RecordedMesh) -> str:
-    types = zip(mesh.axes, mesh.axis_types or (), strict=False)
-    others = [f"{safe(name)} {kind}" for name, kind in types if kind != "Auto"]
-    return f", axis types: {', '.join(others)}" if others else ""
 
 
 def _item_line(item: Item) -> Text:

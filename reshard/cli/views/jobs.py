@@ -44,13 +44,10 @@ def jobs_view(found: Sequence[Conversion], has_more: bool) -> Iterator[Renderabl
 
 def _row(one: Conversion) -> tuple[Cell, ...]:
     state = Text(one.state, style=_STYLES.get(one.state, ""))
-    return _from_to(one), one.id, state, _share(one), _time(one.created_at)
-
-
-def _from_to(one: Conversion) -> str:
     first, *others = _targets(one)
     more = f" and {len(others):,} more" if others else ""
-    return f"{one.request.source}{ARROW}{first}{more}{' (delta)' if _base(one) else ''}"
+    paths = f"{one.request.source}{ARROW}{first}{more}{' (delta)' if _base(one) else ''}"
+    return paths, one.id, state, _share(one), _time(one.created_at)
 
 
 def _base(one: Conversion) -> str | None:

@@ -73,7 +73,9 @@ def plan_view(
     repeated."""
     target = "a target" if planned.target is None else planned.target
     yield Text(f"{safe(planned.source)} → {safe(target)}", style="bold")
-    yield Text(_meshes_line(planned.tensors))
+    sources = _meshes({tensor.source_mesh for tensor in planned.tensors})
+    targets = _meshes({tensor.target_mesh for tensor in planned.tensors})
+    yield Text(f"mesh {sources} → mesh {targets}")
     groups = plan_groups(planned.tensors, show_all)
     shown = capped(groups, show_all, most)
     yield table("", _columns(planned.tensors), map(_row, shown), whole=show_all)
@@ -199,12 +201,6 @@ def _split_text(tensor: PlannedTensor) -> str:
     if tensor.partition is None or any(tensor.target_axes or ()):
         return axes_text(tensor.target_axes)
     return partition_text(tensor.partition)
-
-
-def _meshes_line(tensors: Sequence[PlannedTensor]) -> str:
-    sources = {t.source_mesh for t in tensors}
-    targets = {t.target_mesh for t in tensors}
-    return f"mesh {_meshes(sources)} → mesh {_meshes(targets)}"
 
 
 def _meshes(meshes: set[MeshDocument | None]) -> str:

@@ -17,7 +17,7 @@ _HOLDS = {True: ("holds", "green"), False: ("does not hold", "bold red"), None: 
 
 def doctor_view(found: BucketReport) -> Iterator[RenderableType]:
     """The table, the link, and a sentence for each thing that does not hold."""
-    rows = ((check.name, _holds(check), _found(check)) for check in found.checks)
+    rows = ((check.name, Text(*_HOLDS[check.holds]), _found(check)) for check in found.checks)
     yield table(found.url, ("tried", "result", "found"), rows)
     if found.latency_s is not None:
         yield Text(
@@ -35,10 +35,6 @@ def doctor_view(found: BucketReport) -> Iterator[RenderableType]:
         yield Text.assemble(
             ("fine: ", "bold green"), f"all that was tried holds on {safe(found.url)}"
         )
-
-
-def _holds(check: BucketCheck) -> Text:
-    return Text(*_HOLDS[check.holds])
 
 
 def _found(check: BucketCheck) -> str:

@@ -82,17 +82,16 @@ def _files(
     shown = capped(verdicts, show_all, most)
     if shown:
         titles = ("file", "status", "stored", "recorded")
-        rows = (_file_row(f, found) for f in shown)
+        red = "bold red"
+        rows = (
+            (_file_name(f, found), Text(f.status, red), f.stored or "–", f.recorded or "–")
+            for f in shown
+        )
         yield table("files that differ", titles, rows, whole=show_all)
         details = ((_file_name(f, found), f.detail) for f in shown)
         yield from _details(details)
     if note := cap_note(len(shown), len(verdicts), "files"):
         yield Text(note, style="dim")
-
-
-def _file_row(file: FileVerdict, found: Verification) -> tuple[Cell, ...]:
-    status = Text(file.status, style="bold red")
-    return _file_name(file, found), status, file.stored or "–", file.recorded or "–"
 
 
 def _file_name(file: FileVerdict, found: Verification) -> str:

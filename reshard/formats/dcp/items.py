@@ -329,7 +329,11 @@ def tiled_tensor(entry: TensorEntry, items: Items, where: str) -> TiledTensor:
     itemsize = storage_bytes(entry.dtype)
     if math.prod(entry.shape) * itemsize > MAX_TENSOR_BYTES:
         raise FormatError(f"{where}: {entry.name!r} has more than 2^62 bytes")
-    _check_tiled(entry, where)
+    files = {piece.box: piece.places[0].file for piece in entry.pieces}
+    try:
+        check_tiling(entry.name, entry.shape, list(files), lambda box: f"{box} of {files[box]}")
+    except LayoutError as error:
+        raise CorruptError(f"{where}: {error}") from None
     pieces = [_raw(piece, piece.places[0], entry, items) for piece in filled(entry)]
     crcs = RecordCrcs.of(pieces, [items[p.places[0]].crc for p in filled(entry)], itemsize)
     chunks = gathered_chunks(entry.shape, itemsize, pieces)
@@ -339,14 +343,6 @@ def tiled_tensor(entry: TensorEntry, items: Items, where: str) -> TiledTensor:
 def filled(entry: TensorEntry) -> list[TensorPiece]:
     """The pieces that have elements."""
     return [piece for piece in entry.pieces if piece.box.size]
-
-
-def _check_tiled(entry: TensorEntry, where: str) -> None:
-    files = {piece.box: piece.places[0].file for piece in entry.pieces}
-    try:
-        check_tiling(entry.name, entry.shape, list(files), lambda box: f"{box} of {files[box]}")
-    except LayoutError as error:
-        raise CorruptError(f"{where}: {error}") from None
 
 
 def _raw(piece: TensorPiece, place: ItemPlace, entry: TensorEntry, items: Items) -> RawPiece:

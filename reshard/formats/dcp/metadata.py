@@ -288,17 +288,14 @@ def _tensor(name: str, node: Built, where: str) -> tuple[str, tuple[int, ...], l
     if not state or not isinstance(state[0], Name):
         raise CorruptError(f"{what}: its properties should begin with a dtype")
     dtype = dtype_of(state[0].text, what)
-    _refuse_sparse(state[1] if len(state) > 1 else None, what)
-    shape = sizes_of(fields.get("size"), "its size", what)
-    chunks = expect_node(fields.get("chunks"), list, "its chunks", what)
-    return dtype, shape, [_box(chunk, len(shape), what) for chunk in chunks]
-
-
-def _refuse_sparse(layout: Any, what: str) -> None:
+    layout = state[1] if len(state) > 1 else None
     if isinstance(layout, Built) and layout.name == _LAYOUT and layout.arguments != (_STRIDED,):
         raise FormatError(
             f"{what} has the layout {shorten(layout.arguments)}, which is not read; expected {_STRIDED}: save it after to_dense()"
         )
+    shape = sizes_of(fields.get("size"), "its size", what)
+    chunks = expect_node(fields.get("chunks"), list, "its chunks", what)
+    return dtype, shape, [_box(chunk, len(shape), what) for chunk in chunks]
 
 
 def _box(chunk: Any, rank: int, what: str) -> Box:

@@ -151,19 +151,16 @@ def _leaves(
         leaf = value_leaf((*path, *below), value)
         if below:
             leaf = replace(leaf, meta={**leaf.meta, TUPLES_KEY: tuples})
-        yield _value_leaf(leaf, value, stored)
+        if leaf.tensor:
+            yield TreeLeaf(leaf, None, element_of(value), stored.path, bool(stored.digest))
+        else:
+            yield TreeLeaf(leaf)
 
 
 def _carried(place: ItemPlace, stored: StoredValue) -> Carried:
     """The place of a value's archive, which a distributed checkpoint takes as it is."""
     extent = Extent(stored.path, place.offset, place.nbytes, version=stored.version)
     return Carried(FORMAT, (CarriedPart(extent, Box.full(())),))
-
-
-def _value_leaf(leaf: Leaf, value: Any, stored: StoredValue) -> TreeLeaf:
-    if not leaf.tensor:
-        return TreeLeaf(leaf)
-    return TreeLeaf(leaf, None, element_of(value), stored.path, bool(stored.digest))
 
 
 def largest_carried(leaves: Sequence[TreeLeaf]) -> int:

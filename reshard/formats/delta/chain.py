@@ -53,7 +53,11 @@ def chained(deltas: Sequence[Delta], anchor: str | None = None) -> tuple[Delta, 
     if again is not None:
         raise _given_twice(again)
     if waiting:
-        raise _broken(min(waiting.values(), key=_order), before)
+        left = min(waiting.values(), key=_order)
+        raise PlanError(
+            f"{left.place} changes the version {left.base_version}, but the version before it here is {before}; give every delta from the base to "
+            "the last, each once"
+        )
     for first, second in pairwise(chain):
         _check_link(first, second)
     return tuple(chain)
@@ -87,27 +91,17 @@ def _start(by_base: Mapping[str, Delta]) -> str:
         (d for d in by_base.values() if d.base_version not in made), key=_order, default=None
     )
     if first is None:
-        raise _circle(min(by_base.values(), key=_order))
+        one = min(by_base.values(), key=_order)
+        raise PlanError(
+            f"{one.place} makes the version {one.version} of {one.base_version}, and the other deltas make that of it again: the chain is a "
+            "circle; give the base the name of its version, and leave out the delta that makes it"
+        )
     return first.base_version
-
-
-def _broken(delta: Delta, before: str) -> PlanError:
-    return PlanError(
-        f"{delta.place} changes the version {delta.base_version}, but the version before it here is {before}; give every delta from the base to "
-        "the last, each once"
-    )
 
 
 def _given_twice(delta: Delta) -> PlanError:
     return PlanError(
         f"{delta.place}: the version {delta.version} is given twice; give each version once, and none that the base has already"
-    )
-
-
-def _circle(delta: Delta) -> PlanError:
-    return PlanError(
-        f"{delta.place} makes the version {delta.version} of {delta.base_version}, and the other deltas make that of it again: the chain is a "
-        "circle; give the base the name of its version, and leave out the delta that makes it"
     )
 
 

@@ -10,7 +10,7 @@ The record is the first dataset, with zeros for digests until they are known; th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import SEEK_CUR, SEEK_END, RawIOBase
 from typing import TYPE_CHECKING
 
@@ -201,7 +201,9 @@ class _Planned:
         _check_names(target.tensors)
         self._target = target
         record = self._record({})
-        skeleton = hdf5_skeleton([Dataset(NAME, "uint8", (len(record),), None), *_datasets(target)])
+        specs = ((name, tensor.spec) for name, tensor in target.tensors.items())
+        tensors = (Dataset(name, spec.dtype, spec.shape, None) for name, spec in specs)
+        skeleton = hdf5_skeleton([Dataset(NAME, "uint8", (len(record),), None), *tensors])
         self._metadata, self._nbytes = skeleton.head, skeleton.nbytes
         self._stored = {
             name: SlicePlaces(
@@ -235,11 +237,6 @@ class _Planned:
     def _record(self, digests: Mapping[str, str]) -> bytes:
         """The text of the record, always as long."""
         return target_record(self._target, digests, missing=_NO_DIGEST)
-
-
-def _datasets(target: TargetCheckpoint) -> Iterator[Dataset]:
-    for name, tensor in target.tensors.items():
-        yield Dataset(name, tensor.spec.dtype, tensor.spec.shape, None)
 
 
 def _check_names(names: Iterable[str]) -> None:

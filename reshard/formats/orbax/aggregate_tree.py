@@ -81,7 +81,12 @@ def read_tree(files: MetadataFiles) -> OpenTree:
         return _tree_of(aggregate)
     tree = read_tree_metadata(files, TREE_METADATA)
     kept = _kept(tree, aggregate)
-    leaves = tuple(_with_value(leaf, kept) for leaf in tree.leaves)
+    leaves = tuple(
+        replace(leaf, value=_metadata_of(kept[leaf.param_name]))
+        if leaf.param_name in kept
+        else leaf
+        for leaf in tree.leaves
+    )
     for leaf in leaves:
         if leaf.value["skip_deserialize"] and leaf.value["value_type"] not in EMPTY_TYPES:
             raise _nowhere(leaf, files, aggregate)
@@ -133,17 +138,12 @@ def _is_kept(value: Value) -> bool:
     return not is_empty and placeholder_name(value) is None
 
 
-def _with_value(leaf: MetadataLeaf, kept: Mapping[str, Value]) -> MetadataLeaf:
-    if leaf.param_name not in kept:
-        return leaf
-    return replace(leaf, value=_metadata_of(kept[leaf.param_name]))
-
-
 def _kept(tree: TreeMetadata, aggregate: Aggregate | None) -> dict[str, Value]:
     """The kept values by param name. Raises CorruptError for one that is no leaf: it would be lost silently."""
     if aggregate is None:
         return {}
-    found = dict(_by_keys(aggregate))
+    values = ((path, value) for path, value in aggregate.values.items() if _is_kept(value))
+    found = {tuple(key.key for key in path): value for path, value in values}
     leaves = {tuple(key.key for key in leaf.path): leaf.param_name for leaf in tree.leaves}
     for keys in found:
         if keys not in leaves:
@@ -152,12 +152,6 @@ def _kept(tree: TreeMetadata, aggregate: Aggregate | None) -> dict[str, Value]:
                 "copy"
             )
     return {leaves[keys]: value for keys, value in found.items()}
-
-
-def _by_keys(aggregate: Aggregate) -> Iterator[tuple[tuple[str, ...], Value]]:
-    for path, value in aggregate.values.items():
-        if _is_kept(value):
-            yield tuple(key.key for key in path), value
 
 
 def _nowhere(leaf: MetadataLeaf, files: MetadataFiles, aggregate: Aggregate | None) -> CorruptError:

@@ -64,7 +64,12 @@ class OrbaxForm(Form, frozen=True):
         spec = given.tensor.spec
         _refuse_packed(spec)
         chunk = _chunks(self, given.source, spec, given.slices)
-        _refuse_too_many(spec, chunk)
+        count = math.prod(-(-n // c) for n, c in zip(spec.shape, chunk, strict=True))
+        if count > MAX_CHUNKS:
+            raise PlanError(
+                f"{spec.name!r} of shape {list(spec.shape)} would be written in {count} chunks, but no file "
+                f"system copes with more than {MAX_CHUNKS} files per tensor; allow larger chunks (chunk_bytes)"
+            )
         storage = Grid.regular(spec.shape, chunk)
         spec = replace(spec, storage=storage, chunk_shape=chunk)
         return replace(given.tensor, spec=spec, encoding=_encoding(self, given.source))
@@ -103,15 +108,6 @@ def _refuse_packed(target: TensorSpec) -> None:
         raise PlanError(
             f"{target.name!r} is {target.dtype}, {packed_text(target.dtype)}, which Orbax checkpoints cannot hold; leave it out "
             "(drop), or write safetensors (to)"
-        )
-
-
-def _refuse_too_many(target: TensorSpec, chunk: tuple[int, ...]) -> None:
-    count = math.prod(-(-n // c) for n, c in zip(target.shape, chunk, strict=True))
-    if count > MAX_CHUNKS:
-        raise PlanError(
-            f"{target.name!r} of shape {list(target.shape)} would be written in {count} chunks, but no file "
-            f"system copes with more than {MAX_CHUNKS} files per tensor; allow larger chunks (chunk_bytes)"
         )
 
 

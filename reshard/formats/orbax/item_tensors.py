@@ -114,7 +114,8 @@ def _leaves(
     for leaf in leaves:
         where = placed.get(leaf.param_name, {})
         key = (id(leaf.value), leaf.is_tensor, *where.items())
-        meta = alike.setdefault(key, {**_meta(leaf), **where})
+        none = {"ext_metadata": None} if leaf.is_tensor else {}
+        meta = alike.setdefault(key, {"value_metadata": leaf.value, **none, **where})
         if leaf.is_string:
             meta = {**meta, "string": strings[leaf.param_name]}
         if (own := ext.get(leaf.param_name)) is not None and leaf.is_tensor:
@@ -136,11 +137,6 @@ def _placed(
         if entry is not None and entry.memory_kind is not None:
             found.setdefault(leaf.param_name, {})["memory_kind"] = entry.memory_kind
     return found
-
-
-def _meta(leaf: MetadataLeaf) -> dict[str, Any]:
-    none = {"ext_metadata": None} if leaf.is_tensor else {}
-    return {"value_metadata": leaf.value, **none}
 
 
 def _name(prefix: str, leaf: MetadataLeaf) -> str:

@@ -92,13 +92,10 @@ def _item_folder(root: Location, item: OpenItem, is_chunk: Callable[[str], bool]
     files = tuple(_item_files(root, item, is_chunk))
     in_database = filter(is_data_file, files) if find_databases(root / folder) else ()
     tree = TensorTree(item.leaves, item.tensors)
-    return RecordedFolder(folder, tree, files, frozenset([*in_database, *_with_values(item)]))
-
-
-def _with_values(item: OpenItem) -> tuple[str, ...]:
-    """The file that keeps values; it may be large, so that it is not compared whenever the checkpoint is opened."""
+    # The file that keeps values may be large, so that it is not compared whenever the checkpoint is opened.
     keeps = any(isinstance(array.values, KeptValues) for array in item.arrays.values())
-    return (AGGREGATE,) if keeps else ()
+    uncompared = frozenset([*in_database, *([AGGREGATE] if keeps else [])])
+    return RecordedFolder(folder, tree, files, uncompared)
 
 
 def _item_files(root: Location, item: OpenItem, is_chunk: Callable[[str], bool]) -> Iterator[str]:

@@ -321,14 +321,10 @@ def _read_leaves(cursor: JsonCursor) -> Iterator[MetadataLeaf]:
         fields = expect(cursor.value(), dict, "it", where)
         value = expect(fields.get("value_metadata"), dict, "value_metadata", where)
         if (known := values.get(signature := repr(value))) is None:
-            known = values[signature] = _checked_value(value, where)
+            expect(value.get("value_type"), str, "value_type", where)
+            expect(value.get("skip_deserialize"), bool, "skip_deserialize", where)
+            known = values[signature] = value
         yield _leaf(_path(fields.get("key_metadata"), keys, where), known, where)
-
-
-def _checked_value(value: dict[str, Any], where: str) -> dict[str, Any]:
-    expect(value.get("value_type"), str, "value_type", where)
-    expect(value.get("skip_deserialize"), bool, "skip_deserialize", where)
-    return value
 
 
 def _path(entries: Any, known: dict[tuple[str, int], PathKey], where: str) -> tuple[PathKey, ...]:

@@ -37,7 +37,13 @@ def plan_files(target: TargetCheckpoint, form: OrbaxForm) -> FileMap:
     for tree in trees:
         check_tree(tree)
         _check_names(tree, form)
-    arrays = {tree.item.name: _array_files(tree) for tree in trees}
+    arrays = {
+        tree.item.name: {
+            join(leaf.folder, "zarr.json"): zarr_json(tensor.spec, tensor.encoding)
+            for leaf, tensor in tree.tensors
+        }
+        for tree in trees
+    }
     folders = {
         leaf.leaf.name: join(tree.directory, leaf.folder)
         for tree in trees
@@ -66,13 +72,6 @@ def _is_array(tree: ItemTree) -> bool:
     """True if the item is one array; old versions of Orbax record no handler of it."""
     handler = tree.item.handler
     return len(tree.leaves) == 1 and (not handler or is_array_handler(handler))
-
-
-def _array_files(tree: ItemTree) -> dict[str, bytes]:
-    return {
-        join(leaf.folder, "zarr.json"): zarr_json(tensor.spec, tensor.encoding)
-        for leaf, tensor in tree.tensors
-    }
 
 
 class _Planned(Struct, frozen=True):

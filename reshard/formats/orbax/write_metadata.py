@@ -211,10 +211,8 @@ def _item_handlers(container: Container, items: Iterable[Item]) -> str | dict[st
 def _handler(style: Style, item: Item) -> str:
     """The item's recorded handler; the default if a tree's handler is of the other style."""
     fits = item.handler.startswith(V1_HANDLERS) == (style == "v1")
-    return item.handler if item.handler and (fits or not item.is_tree) else _default(style, item)
-
-
-def _default(style: Style, item: Item) -> str:
+    if item.handler and (fits or not item.is_tree):
+        return item.handler
     return _TREE_HANDLER[style] if item.is_tree else ""
 
 
@@ -308,8 +306,9 @@ def value_metadata(written: WrittenLeaf) -> dict[str, Any]:
     target = written.target
     if target is None:
         return recorded
-    is_split = recorded.get("value_type") == _NUMPY and _is_split(target)
-    if is_split or written.leaf.meta.get("ext_metadata"):
+    layout = target.spec.layout
+    is_split = layout is not None and any(axis is not None for axis in layout.axes)
+    if (is_split and recorded.get("value_type") == _NUMPY) or written.leaf.meta.get("ext_metadata"):
         recorded["value_type"] = _JAX_ARRAY
     if recorded.get("value_type") == _JAX_ARRAY or "write_shape" in recorded:
         recorded["write_shape"] = _chunk_shape(target)
@@ -330,10 +329,6 @@ def _default_values(written: WrittenLeaf) -> dict[str, Any]:
     if "string" in written.leaf.meta:
         return {"value_type": "string", "skip_deserialize": False}
     return {"value_type": "None", "skip_deserialize": True}
-
-
-def _is_split(target: TargetTensor) -> bool:
-    return target.spec.layout is not None and any(a is not None for a in target.spec.layout.axes)
 
 
 def _chunk_shape(target: TargetTensor) -> list[int]:
@@ -462,7 +457,9 @@ def _render(axes: tuple[Axis, ...], mesh: DeviceMesh) -> str:
         "sharding_type": "NamedSharding",
         "shape": list(mesh.shape),
         "axis_names": list(mesh.axis_names),
-        "axis_types": _axis_types(mesh),
+        "axis_types": [
+            f"AxisType.{kind}" for kind in mesh.axis_types or ("Auto",) * len(mesh.axis_names)
+        ],
         "partition_spec": [list(a) if isinstance(a, tuple) else a for a in axes],
     }
     if mesh.device_ids is not None:
@@ -475,7 +472,3 @@ def _nested(devices: list[Any], shape: Sequence[int]) -> list[Any]:
     for size in reversed(shape[1:]):
         devices = [devices[at : at + size] for at in range(0, len(devices), size)]
     return devices
-
-
-def _axis_types(mesh: DeviceMesh) -> list[str]:
-    return [f"AxisType.{kind}" for kind in mesh.axis_types or ("Auto",) * len(mesh.axis_names)]

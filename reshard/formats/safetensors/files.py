@@ -41,6 +41,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -294,7 +295,8 @@ def _indexed(folder: Location, file: Location, names: list[str]) -> Files:
     of_others: set[str] = set()
     for name in filter(is_index, names):
         if name != file.name:
-            of_others.update(_files_in(folder / name, there))
+            with suppress(ReshardError):  # nobody asked for the other model
+                of_others.update(read_model_index(folder / name, there).files)
     listed = index.files
     known = of_others.union(listed)
     unlisted = [name for name in names if name.endswith(ENDING) and name not in known]
@@ -304,14 +306,6 @@ def _indexed(folder: Location, file: Location, names: list[str]) -> Files:
         index,
         tuple(folder / name for name in unlisted),
     )
-
-
-def _files_in(index: Location, there: frozenset[str]) -> list[str]:
-    """The files of another model in the folder; none where its index cannot be read, which is not asked for."""
-    try:
-        return read_model_index(index, there).files
-    except ReshardError:
-        return []
 
 
 _OF = re.compile(r"(?<![0-9])([0-9]{1,9})([-_]of[-_])([0-9]{1,9})(?![0-9])")

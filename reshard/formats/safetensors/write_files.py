@@ -174,7 +174,8 @@ def _device_boxes(tensor: TargetTensor) -> list[Box]:
 
 def _each_once(tensors: Sequence[TargetTensor], form: SafetensorsForm) -> list[list[PlannedSlice]]:
     holders = [_holders(tensor, form) for tensor in tensors]
-    count = _rank_count(holders)
+    every = (rank for found in holders for of_box in found.values() for rank in of_box)
+    count = 1 + max(every, default=0)
     files: list[list[PlannedSlice]] = [[] for _ in range(count)]
     filled = [0] * count
     for tensor, found in zip(tensors, holders, strict=True):
@@ -183,11 +184,6 @@ def _each_once(tensors: Sequence[TargetTensor], form: SafetensorsForm) -> list[l
             files[rank].append(PlannedSlice(tensor, box))
             filled[rank] += max(1, files[rank][-1].nbytes)
     return [file for file in files if file] or [[]]
-
-
-def _rank_count(holders: Sequence[dict[Box, list[int]]]) -> int:
-    ranks = (rank for found in holders for of_box in found.values() for rank in of_box)
-    return 1 + max(ranks, default=0)
 
 
 def _holders(tensor: TargetTensor, form: SafetensorsForm) -> dict[Box, list[int]]:
@@ -297,7 +293,8 @@ class _Planned:
         if self._form.files in ("ranks", "dcp"):
             metadata |= {RESHARD_SLICES: _slices_text(file, self._target.conversion)}
         if self._form.files == "dcp":
-            metadata |= {"DCP_VERSION": "1.0", DCP_SLICES: _dcp_text(file)}
+            offsets = {one.name: {"saved_offsets": one.header_offset} for one in file.slices}
+            metadata |= {"DCP_VERSION": "1.0", DCP_SLICES: json.dumps(offsets)}
         if self._form.files == "one":
             zeros = dict.fromkeys(self._target.tensors, NO_DIGEST)
             metadata |= {RECORD: self._record({**zeros, **(digests or {})}).decode()}
@@ -350,7 +347,3 @@ def _slices_text(file: PlannedFile, conversion: str) -> str:
         "tensors": tensors,
     }
     return json.dumps(document, separators=(",", ":"))
-
-
-def _dcp_text(file: PlannedFile) -> str:
-    return json.dumps({one.name: {"saved_offsets": one.header_offset} for one in file.slices})

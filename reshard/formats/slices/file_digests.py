@@ -262,20 +262,16 @@ def file_verdicts(
     """
     verdicts: list[FileVerdict] = []
     for record in records:
-        verdicts += _own_verdict(record)
-        if record.file is not None:
-            for name, digest in record.file.every_file.items():
-                read(record.below(name))
-                verdicts.append(_verdict(root, record.below(name), digest))
-            verdicts += _unexpected(root, record, record.file, records, is_chunk)
+        own = record.below(FILE_NAME)
+        if record.file is None:
+            verdicts.append(FileVerdict(own, "different", detail=record.error))
+            continue
+        verdicts.append(FileVerdict(own, "recorded"))
+        for name, digest in record.file.every_file.items():
+            read(record.below(name))
+            verdicts.append(_verdict(root, record.below(name), digest))
+        verdicts += _unexpected(root, record, record.file, records, is_chunk)
     return verdicts
-
-
-def _own_verdict(record: FolderRecord) -> list[FileVerdict]:
-    name = record.below(FILE_NAME)
-    if record.file is None:
-        return [FileVerdict(name, "different", detail=record.error)]
-    return [FileVerdict(name, "recorded")]
 
 
 def _verdict(root: Location, name: str, recorded: str) -> FileVerdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -342,7 +342,8 @@ class _Parser:
         if not isinstance(axes, list) or len(axes) > len(entry.shape):
             self.fail(f"{where} has {len(entry.shape)} dimensions, but axes {str(axes)[:80]}")
         named = tuple(self.axis(axis, where, mesh) for axis in axes)
-        if _repeats_one(named):
+        used = [n for a in named if a is not None for n in ((a,) if isinstance(a, str) else a)]
+        if len(set(used)) != len(used):
             self.fail(f"{where} uses a mesh axis twice: {axes}")
         try:
             return TensorLayout(named, mesh)
@@ -404,12 +405,6 @@ class _Parser:
             if not pair[0] <= pair[1] <= size:
                 self.fail(f"a slice of {where} is {pair}, outside its dimension of {size}")
         return Box(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
-
-
-def _repeats_one(axes: Sequence[Axis]) -> bool:
-    """True if a mesh axis splits a tensor twice."""
-    used = [n for a in axes if a is not None for n in ((a,) if isinstance(a, str) else a)]
-    return len(set(used)) != len(used)
 
 
 def _ways(axis: Axis, layout: TensorLayout) -> int:

@@ -57,7 +57,7 @@ from reshard.formats.base import Made, Origin, RecordUse, TargetCheckpoint, Targ
 from reshard.formats.contents import Leaf, PathKey
 from reshard.formats.slices.kept_metadata import NO_METADATA, KeptMetadata
 from reshard.geometry.grid import Box, Cuts, Grid
-from reshard.layout.device_mesh import DeviceMesh
+from reshard.layout.device_mesh import DeviceMesh, mesh_document
 from reshard.layout.tensor_layout import TensorLayout
 
 FILE_NAME = "slices.json"
@@ -178,7 +178,7 @@ def render_slices(file: SliceFile) -> bytes:
     body = BytesIO()
     version = VERSION if file.made is not None and file.made.by is not None else VERSION - 1
     body.write(f'{{"format": "{FORMAT}", "version": {version},\n"meshes": {{'.encode())
-    _write_lines(body, ((name, _mesh_json(mesh)) for mesh, name in meshes.items()))
+    _write_lines(body, ((name, mesh_document(mesh)) for mesh, name in meshes.items()))
     body.write(b'},\n"tensors": {')
     body.write(tensors.getbuffer())
     body.write(b'},\n"files": {')
@@ -228,12 +228,6 @@ def _write_lines(text: BytesIO, members: Iterable[tuple[str, Any]]) -> None:
         between = ",\n"
     if between != "\n":
         text.write(b"\n")
-
-
-def _mesh_json(mesh: DeviceMesh) -> dict[str, Any]:
-    types = {"axis_types": list(mesh.axis_types)} if mesh.axis_types is not None else {}
-    ids = {"device_ids": list(mesh.device_ids)} if mesh.device_ids is not None else {}
-    return {"axes": list(mesh.axis_names), "shape": list(mesh.shape), **types, **ids}
 
 
 def _entry_json(entry: SliceEntry, meshes: dict[DeviceMesh, str]) -> dict[str, Any]:

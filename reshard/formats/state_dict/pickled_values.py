@@ -104,7 +104,8 @@ def _unwrapped(value: Any) -> tuple[Any, str, list[Any]]:
             wrapped_by, value = value.name, given[0]
         elif value.name == _WITH_ATTRIBUTES and len(given) == 4 and _is_call(given):
             attributes.append(given[3])
-            wrapped_by, value = _class_of(given[1]), Built(given[0].text, given[2])
+            wrapped_by = given[1].text if isinstance(given[1], Name) else "a class without a name"
+            value = Built(given[0].text, given[2])
         else:
             break
     return value, wrapped_by, attributes
@@ -112,10 +113,6 @@ def _unwrapped(value: Any) -> tuple[Any, str, list[Any]]:
 
 def _is_call(given: tuple[Any, ...]) -> bool:
     return isinstance(given[0], Name) and isinstance(given[2], tuple)
-
-
-def _class_of(value: Any) -> str:
-    return value.text if isinstance(value, Name) else "a class without a name"
 
 
 _DICTS = (ORDERED, "collections.defaultdict")

@@ -114,19 +114,16 @@ class PlainFiles:
         path = self._root + key
         found = self._store.status(path, what)
         if found is None:
-            self._refuse_vanished(key, what)
+            if key in self._listed:
+                raise StorageError(
+                    f"{what}: {self._folder / key} was there when the checkpoint was opened and is gone now; "
+                    "keep the checkpoint until it is read, then run again"
+                )
             return None
         text = str(Location(self._store, path))
         if found.kind != "file":
             raise CorruptError(f"{what}: {text} should be a plain file, but is not")
         return Extent(text, 0, found.nbytes, version=found.version)
-
-    def _refuse_vanished(self, key: str, what: str) -> None:
-        if key in self._listed:
-            raise StorageError(
-                f"{what}: {self._folder / key} was there when the checkpoint was opened and is gone now; "
-                "keep the checkpoint until it is read, then run again"
-            )
 
 
 MISSING = (1 << 64) - 1

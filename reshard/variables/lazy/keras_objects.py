@@ -104,7 +104,9 @@ def variables_with_keras(root: object, layout_map: LayoutMap | None = None) -> d
     found = object_paths(root, lambda node: isinstance(node, Variable | keras.Variable), _children)
     for variable in _hidden_variables(root, found):
         found[_free(variable.path.replace("/", "."), found)] = variable
-    states = _rng_states(root)
+    kind = keras.random.SeedGenerator
+    generators = object_paths(root, lambda node: isinstance(node, kind), _children).values()
+    states = {id(generator.state) for generator in generators}
     return {
         path: v if isinstance(v, Variable) else KerasVariable(v, id(v) in states, layout_map)
         for path, v in found.items()
@@ -150,13 +152,6 @@ def _hidden_variables(root: object, found: dict[str, Any]) -> list[Any]:
     layers = object_paths(root, lambda node: isinstance(node, keras.Layer), _children).values()
     every = {id(variable): variable for layer in layers for variable in layer.variables}
     return [variable for number, variable in every.items() if number not in known]
-
-
-def _rng_states(root: object) -> set[int]:
-    keras = keras_on_jax()
-    kind = keras.random.SeedGenerator
-    generators = object_paths(root, lambda node: isinstance(node, kind), _children).values()
-    return {id(generator.state) for generator in generators}
 
 
 def _children(node: object) -> Children | None:

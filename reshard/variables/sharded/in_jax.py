@@ -72,7 +72,12 @@ def register_pytree(kind: Any) -> None:
     with _registering:  # two threads may make the first instance
         if "_is_pytree" not in vars(kind):
             _register_shape()
-            register_pytree_with_keys(kind, _flatten_with_keys, _unflatten_of(kind), _flatten)
+
+            def unflatten(static: Any, shards: Any) -> Any:
+                # Nothing is checked: jax may put tracers, shapes or None in place of the arrays.
+                return kind._of(tuple(shards), static)
+
+            register_pytree_with_keys(kind, _flatten_with_keys, unflatten, _flatten)
             kind._is_pytree = True
 
 
@@ -102,8 +107,3 @@ def _flatten_with_keys(variable: Any) -> tuple[list[tuple[Any, Any]], Any]:
 
     shards, static = _flatten(variable)
     return [(DictKey(n), shard) for n, shard in enumerate(shards)], static
-
-
-def _unflatten_of(kind: Any) -> Any:
-    # Nothing is checked: jax may put tracers, shapes or None in place of the arrays.
-    return lambda static, shards: kind._of(tuple(shards), static)

@@ -265,11 +265,7 @@ def _started(
     pieces = source.stored.read(requested.start, requested.stop)
     with with_client_paths(serving, checkpoint):
         first = serving.roots.ask(checkpoint, lambda: next(pieces, None), OPEN_SECONDS)
-    return _followed(first, pieces)
-
-
-def _followed(first: bytes | None, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    yield from chain(() if first is None else (first,), pieces)
+    return chain(() if first is None else (first,), pieces)
 
 
 def _headers(source: TensorSource, requested: ByteRange) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
@@ -105,10 +104,10 @@ class JobHandle(ABC, Generic[Report]):
         second.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        with _watcher(progress) as watch:
-            for now in self._changes(until):
-                if watch is not None and now.progress is not None:
-                    watch(_as_progress(now.progress))
+        watch = progress if callable(progress) else progress_bar() if progress else None
+        for now in self._changes(until):
+            if watch is not None and now.progress is not None:
+                watch(_as_progress(now.progress))
         return self.result
 
     @property
@@ -198,14 +197,6 @@ def _check_time(until: float | None, handle: JobHandle[Any]) -> None:
         raise TimeoutError(
             f"conversion {handle.id} is still {handle.conversion.state}; it continues, see {handle.url}"
         )
-
-
-def _watcher(progress: bool | Watcher) -> AbstractContextManager[Watcher | None]:
-    if callable(progress):
-        return nullcontext(progress)
-    if not progress:
-        return nullcontext(None)
-    return nullcontext(progress_bar())
 
 
 def _as_progress(state: ProgressState) -> Progress:

@@ -182,7 +182,9 @@ def bounded(
     put: Callable[[bytes], object], known: WeightsIdentity, names: Iterable[str]
 ) -> Callable[[bytes], None]:
     """Passes on the bytes of a shard; VerificationError as soon as they exceed all of its tensors and a header."""
-    most = MOST_HEADER_BYTES + sum(_nbytes(known.tensors[name]) for name in names)
+    tensors = [known.tensors[name] for name in names]
+    nbytes = sum(math.prod(t.shape) * storage_bytes(hashed_dtype(t)) for t in tensors)
+    most = MOST_HEADER_BYTES + nbytes
     taken = 0
 
     def put_some(piece: bytes) -> None:
@@ -195,10 +197,6 @@ def bounded(
         put(piece)
 
     return put_some
-
-
-def _nbytes(tensor: TensorIdentity) -> int:
-    return math.prod(tensor.shape) * storage_bytes(hashed_dtype(tensor))
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class Tensors:
                 raise PlanError(
                     "a slice that is cast has other bits than the identity; leave out dtype, and cast the array that you get"
                 )
-            return self._read_proved(asked, name, slice, identity)
+            return self._pulled(asked, wanted_slice(self._known(asked, identity), name, slice))
         query = {"checkpoint": checkpoint, "name": name, "slice": slice, "dtype": dtype, **more}
         if dtype is not None:
             query["dtype"] = full_name(dtype)
@@ -93,11 +93,6 @@ class Tensors:
             row_bytes = shape[-1] * storage_bytes(found)
             return np.frombuffer(taken, np.uint8).reshape(*shape[:-1], row_bytes)
         return np.frombuffer(taken, np.dtype(getattr(ml_dtypes, found, found))).reshape(shape)
-
-    def _read_proved(
-        self, asked: Mapping[str, Any], name: str, part: str | None, identity: str
-    ) -> np.ndarray[Any, Any]:
-        return self._pulled(asked, wanted_slice(self._known(asked, identity), name, part))
 
     def _known(self, asked: Mapping[str, Any], identity: str) -> WeightsIdentity:
         root = checked_root("identity", identity)

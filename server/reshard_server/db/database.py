@@ -115,8 +115,9 @@ def _migrate(engine: sa.Engine, *, apply: bool) -> list[str]:
     try:
         return migrate(engine, apply=apply)
     except sa.exc.SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise StorageError(
-            f"cannot open the database of the server's records ({shown(engine)}): {_reason(error)}; check that it "
+            f"cannot open the database of the server's records ({shown(engine)}): {reason}; check that it "
             "exists, and that this user may write to it"
         ) from error
     except LackingError as error:
@@ -255,10 +256,6 @@ def shown(engine: sa.Engine) -> str:
     return engine.url.render_as_string(hide_password=True)
 
 
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "orig", None) or error).splitlines()[0]
-
-
 SCRIPTS = Path(__file__).parent / "migrations"
 """The folder of Alembic's steps."""
 
@@ -283,7 +280,8 @@ def migrate(db: sa.Engine, *, apply: bool = True) -> list[str]:
     Raises LackingError for tables of an unknown version.
     """
     with _alone(db) as connection:
-        config = _config(connection)
+        config = Config(attributes={"connection": connection})
+        config.set_main_option("script_location", str(SCRIPTS))
         current = MigrationContext.configure(connection).get_current_revision()
         pending = _pending(config, current)
         if pending and not apply:
@@ -309,12 +307,6 @@ def _alone(db: sa.Engine) -> Iterator[sa.Connection]:
         else:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         yield connection
-
-
-def _config(connection: sa.Connection) -> Config:
-    config = Config(attributes={"connection": connection})
-    config.set_main_option("script_location", str(SCRIPTS))
-    return config
 
 
 def _pending(config: Config, current: str | None) -> list[str]:

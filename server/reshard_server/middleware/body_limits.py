@@ -197,7 +197,12 @@ def parsed_json(body: bytes) -> Any:
 def check_texts(document: Any) -> None:
     """Refuses a document that is nested too deeply, or has text that cannot be stored."""
     for text in _texts(document, DEEPEST):
-        _check_text(text)
+        if "\0" in text:
+            raise _malformed("a text has a NUL character")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise _malformed("a text has half of a surrogate pair") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -238,15 +243,6 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _texts(inner, depth - 1)
-
-
-def _check_text(text: str) -> None:
-    if "\0" in text:
-        raise _malformed("a text has a NUL character")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise _malformed("a text has half of a surrogate pair") from None
 
 
 def _malformed(why: str) -> ProblemError:

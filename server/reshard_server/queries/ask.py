@@ -206,7 +206,8 @@ class _RunningQuestion:
         while not child.ended and not self.stop.is_set():
             for message in child.messages(TICK_SECONDS):
                 if "progress" in message:
-                    self._publish(Progressed(json.dumps(message["progress"])))
+                    news = Progressed(json.dumps(message["progress"]))
+                    self.loop.call_soon_threadsafe(self.news.put_nowait, news)
                 else:
                     return self._answered(message)
         if self.stop.is_set() and not child.ended:
@@ -214,9 +215,6 @@ class _RunningQuestion:
             for _ in child.listen_until(time.monotonic() + GRACE_SECONDS):
                 pass
         return None
-
-    def _publish(self, news: Progressed) -> None:
-        self.loop.call_soon_threadsafe(self.news.put_nowait, news)
 
     def _answered(self, message: dict[str, Any]) -> Answered:
         if "problem" in message:

@@ -197,7 +197,10 @@ def finish_removing(scheduling: Scheduling, stored: StoredSchedule, output: Outp
     """Removes an output whose removal has begun, with the rights of the schedule."""
     try:
         target = scheduling.roots.writable(scheduling.caller(stored), output.target)
-        if _remove(scheduling, target, output):
+        is_removed = scheduling.roots.ask(
+            output.target, lambda: remove(target, output.id, output.stamp or ""), REMOVE_SECONDS
+        )
+        if is_removed:  # and not gone already, or replaced by something else
             where = f"/v1/schedules/{stored.name}"
             audit("removed", caller=stored.token, resource=where, targets=[output.target])
     except (UnfitError, ProblemError) as refused:
@@ -243,13 +246,6 @@ def _is_there(scheduling: Scheduling, output: Output) -> bool:
 def _stamp(scheduling: Scheduling, output: Output) -> str | None:
     place = scheduling.roots.recheck(output.target)
     return scheduling.roots.ask(output.target, lambda: output_stamp(place))
-
-
-def _remove(scheduling: Scheduling, target: Location, output: Output) -> bool:
-    """Removes the output; False if it is gone or something else has its name."""
-    return scheduling.roots.ask(
-        output.target, lambda: remove(target, output.id, output.stamp or ""), REMOVE_SECONDS
-    )
 
 
 RECORD = "slices.json"

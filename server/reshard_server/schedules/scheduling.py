@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -239,7 +239,12 @@ def insert_conversion(
             f"{scheduling.settings.queued_per_token} conversions of the token {token!r} wait already, the most that may wait"
         )
     [made] = conversions.insert(connection, [New(token, request, stored.name)])
-    outputs = _outputs(stored, targets_of(request), occasion, made.id)
+    outputs = [
+        Output.expected(
+            stored.name, requested.target, target.target, occasion.step, occasion.at, made.id
+        )
+        for requested, target in zip(stored.body.targets, targets_of(request), strict=True)
+    ]
     schedule_outputs.expect(connection, outputs)
     return made.id
 
@@ -247,14 +252,3 @@ def insert_conversion(
 def _target(requested: TargetRequest, values: dict[str, str], *, again: bool) -> TargetRequest:
     filled_in = {"target": filled(requested.target, values), "restart": requested.restart or again}
     return requested.model_copy(update=filled_in)
-
-
-def _outputs(
-    stored: StoredSchedule, made: Sequence[TargetRequest], occasion: Occasion, conversion: str
-) -> list[Output]:
-    return [
-        Output.expected(
-            stored.name, requested.target, target.target, occasion.step, occasion.at, conversion
-        )
-        for requested, target in zip(stored.body.targets, made, strict=True)
-    ]

@@ -253,7 +253,9 @@ def _shards(tensor: Planned) -> Document:
 
 def _with_shares(tensor: Planned) -> Document:
     """The document of a tensor; its ``shares`` are None if there are too many."""
-    few = _pairs(tensor) <= MOST_PAIRS
+    # Grids of s and t parts cut a line into at most s + t - 1 pieces, so that no more pairs overlap.
+    both = zip(tensor.source_spec.slices.parts, tensor.target_spec.slices.parts, strict=False)
+    few = math.prod(s + t - 1 for s, t in both) <= MOST_PAIRS
     document = values(tensor.with_shares() if few else tensor)
     found = overlap(tensor)
     return {
@@ -264,9 +266,3 @@ def _with_shares(tensor: Planned) -> Document:
         "is_resplit": is_resplit(tensor),
         "moved_bytes": moved_bytes(tensor),
     }
-
-
-def _pairs(tensor: Planned) -> int:
-    """An upper bound of the overlapping pairs: grids of s and t parts cut a line into at most s + t - 1 pieces."""
-    both = zip(tensor.source_spec.slices.parts, tensor.target_spec.slices.parts, strict=False)
-    return math.prod(s + t - 1 for s, t in both)

@@ -32,7 +32,8 @@ _OOM_SCORE = "500"
 
 def run_child() -> int:
     """Reads the request, carries it out, and writes the result or the problem; returns the exit code."""
-    out = _take_stdout()
+    out = os.dup(sys.stdout.fileno())  # for messages only: anything that is printed goes to stderr
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     parent = Parent()
     request = parent.document
     os.environ.clear()
@@ -77,13 +78,6 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
         problem = problem_of(error, field_of(error, request)).document()
         words = for_the_log(error)
         return {"problem": problem} if words is None else {"problem": problem, "log": words}
-
-
-def _take_stdout() -> int:
-    """A descriptor for messages only; anything that is printed goes to stderr."""
-    out = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return out
 
 
 def _yield_to_server(data_bytes: int | None, niceness: int) -> None:

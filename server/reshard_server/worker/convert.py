@@ -199,7 +199,10 @@ class ProgressThrottle:
 
     def _document(self, progress: Progress, now: float) -> dict[str, Any]:
         moved, total = progress.moved_bytes, progress.total_bytes
-        rate = self._rate(moved, now)
+        # Bytes that an earlier attempt moved do not count.
+        began_at, first_moved = self._first or (now, moved)
+        seconds, done = now - began_at, moved - first_moved
+        rate = done / seconds if seconds > 0 and done > 0 else None
         return {
             "stage": progress.stage,
             "moved_bytes": moved,
@@ -211,9 +214,3 @@ class ProgressThrottle:
             "bytes_per_second": rate,
             "seconds_left": (total - moved) / rate if rate else None,
         }
-
-    def _rate(self, moved: int, now: float) -> float | None:
-        """The rate of this attempt; bytes that an earlier attempt moved do not count."""
-        began_at, first_moved = self._first or (now, moved)
-        seconds, done = now - began_at, moved - first_moved
-        return done / seconds if seconds > 0 and done > 0 else None

@@ -84,15 +84,11 @@ def _lines() -> Iterator[bytes]:
     """Lines of stdin, read without a buffered reader, whose lock a thread would hold when the process ends."""
     data = b""
     while True:
-        *lines, data = (data + _read_stdin()).split(b"\n")
+        more = os.read(_STDIN, _READ_BYTES)
+        if not more:
+            _exit_without_parent()
+        *lines, data = (data + more).split(b"\n")
         yield from lines
-
-
-def _read_stdin() -> bytes:
-    data = os.read(_STDIN, _READ_BYTES)
-    if not data:
-        _exit_without_parent()
-    return data
 
 
 def _exit_without_parent() -> NoReturn:

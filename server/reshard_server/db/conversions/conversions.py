@@ -131,8 +131,10 @@ def _row(new: New, request: JobRequest, now: float) -> dict[str, Any]:
 
 def get(db: sa.Engine, conversion: str, with_result: bool = True) -> Conversion | None:
     """The conversion with this id, with or without its result; None if there is none."""
+    query = _ONE if with_result else _ONE_WITHOUT_RESULT
     with db.connect() as connection:
-        return _get(connection, conversion, with_result)
+        row = connection.execute(query, {"conversion": conversion}).one_or_none()
+        return None if row is None else conversion_of(row)
 
 
 def get_many(db: sa.Engine, ids: Collection[str]) -> dict[str, Conversion]:
@@ -230,12 +232,6 @@ def delete(db: sa.Engine, conversion: str) -> bool:
         for table in (CONVERSION_LABELS, IDEMPOTENCY):
             connection.execute(table.delete().where(table.c.conversion == conversion))
     return True
-
-
-def _get(connection: sa.Connection, conversion: str, with_result: bool = True) -> Conversion | None:
-    query = _ONE if with_result else _ONE_WITHOUT_RESULT
-    row = connection.execute(query, {"conversion": conversion}).one_or_none()
-    return None if row is None else conversion_of(row)
 
 
 def _change(db: sa.Engine, conversion: str, states: set[State], values: dict[str, Any]) -> bool:
