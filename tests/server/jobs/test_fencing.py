@@ -26,7 +26,7 @@ from reshard_server.settings import Settings
 from reshard_server.worker.children import Children
 
 from tests.server.jobs.replica import OneRoot
-from tests.server.jobs.world import SLOW, World, is_gone, moved
+from tests.server.jobs.world import World, is_gone
 from tests.server.live import live
 from tests.server.postgres import Postgres
 from tests.server.proxy import Proxy, proxied
@@ -55,8 +55,7 @@ def test_a_child_ends_before_another_replica_takes_over(shared_world: World, soc
             shared_world.url = proxies[-1].url
             shared_world.start(lease_seconds=LEASE)
         shared_world.url = url
-        job = shared_world.convert(**SLOW)
-        shared_world.wait_for(job, moved())
+        job = shared_world.held()
         (lost, other), (proxy, _) = shared_world.replicas, proxies
         if not lost.children():
             (other, lost), (_, proxy) = shared_world.replicas, proxies
@@ -65,6 +64,7 @@ def test_a_child_ends_before_another_replica_takes_over(shared_world: World, soc
         shared_world.wait_for(job, lambda c: c.attempts == 2)
         assert is_gone(child)
         assert not lost.children()
+        shared_world.let_go()
         assert "waiting for the target" not in other.log.read_text()
         assert shared_world.ended(job).state == "succeeded"
         assert shared_world.is_equal()
@@ -75,11 +75,11 @@ def test_a_replica_goes_on_when_its_database_is_back(shared_world: World, socket
     with proxied(shared_world.url, sockets) as proxy:
         shared_world.url = proxy.url
         replica = shared_world.start(lease_seconds=LEASE)
-        job = shared_world.convert(**SLOW)
-        shared_world.wait_for(job, moved())
+        job = shared_world.held()
         [child] = replica.children()
         proxy.black_hole()
         assert is_gone(child)
+        shared_world.let_go()
         proxy.mend()
         assert shared_world.ended(job).state == "succeeded"
         assert shared_world.is_equal()
