@@ -19,12 +19,13 @@ from reshard_server.settings import Settings
 
 import reshard
 from tests.server.claimed import begun
+from tests.server.forked import HOLD
 from tests.server.live import Live, live
 from tests.server.pages.chromium import Person, person
 
 URL = "/v1/conversions"
 LAYOUT = 'mesh: {axes: [x], shape: [4]}\nrules: [{match: "w", axes: [null, x]}]'
-SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB"}
+ADVANCED = {"compression": "gzip:1", "chunk_bytes": "512KiB"}
 ENDED = ("succeeded", "failed", "cancelled")
 
 
@@ -50,11 +51,11 @@ def state(page: Page) -> str:
 def test_started_by_the_form_and_watched_to_its_end(ann: Person, server: Live) -> None:
     page = ann.go("/")
     page.get_by_role("link", name="New conversion").click()
-    page.locator("#source").fill("data/large")
+    page.locator("#source").fill("data/two")
     page.get_by_role("textbox", name="Target").fill("data/watched")
     expect(page.locator("#cast")).to_be_hidden()
     page.get_by_text("Advanced", exact=True).click()
-    for name, value in SLOW.items():
+    for name, value in ADVANCED.items():
         page.locator(f"#{name}").fill(value)
     page.get_by_label("Layout as text").fill(LAYOUT)
     page.get_by_role("button", name="Preview").click()
@@ -63,27 +64,30 @@ def test_started_by_the_form_and_watched_to_its_end(ann: Person, server: Live) -
     expect(answer).to_be_in_viewport()
     expect(page.get_by_role("img", name="Target mesh")).to_be_visible()
     page.evaluate("window.isTheSamePage = true")
+    folder = server.log.parent
+    (folder / HOLD).touch()
     page.get_by_role("button", name="Start", exact=True).click()
     page.wait_for_url("**/conversions/*")
     assert page.evaluate("window.isTheSamePage") is None
     page.evaluate("window.isTheSamePage = true")
-    status = page.get_by_role("status")
-    expect(status).to_have_text("The conversion has succeeded.")
+    expect(page.locator("[data-live=percent]")).to_have_text("50 %")
+    (folder / HOLD).unlink()
+    expect(page.get_by_role("status")).to_have_text("The conversion has succeeded.")
     assert state(page) == "succeeded"
     assert page.evaluate("window.isTheSamePage") is True
     expect(page.get_by_role("heading", name="Report of data/watched")).to_be_visible()
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
-    folder = server.log.parent / "data"
-    assert not reshard.verify(folder / "large", folder / "watched").differences
+    data = folder / "data"
+    assert not reshard.verify(data / "two", data / "watched").differences
 
 
 def test_the_layout_follows_source_and_mesh_until_it_is_changed(ann: Person) -> None:
     page = ann.go("/new-conversion")
     text = page.get_by_label("Layout as text")
     expect(text).to_have_value("")
-    page.locator("#source").fill("data/large")
+    page.locator("#source").fill("data/two")
     page.locator("#source").blur()
-    expect(text).to_have_value(re.compile(r"^# Layout of 'data/large'\."))
+    expect(text).to_have_value(re.compile(r"^# Layout of 'data/two'\."))
     page.get_by_label("Mesh", exact=True).fill("tensor=2")
     page.get_by_label("Mesh", exact=True).blur()
     expect(text).to_have_value(re.compile(r"mesh: \{axes: \[tensor\], shape: \[2\]\}"))
