@@ -26,6 +26,9 @@ from tests.server.pages.chromium import Person, person
 URL = "/v1/conversions"
 LAYOUT = 'mesh: {axes: [x], shape: [4]}\nrules: [{match: "w", axes: [null, x]}]'
 ADVANCED = {"compression": "gzip:1", "chunk_bytes": "512KiB"}
+REFRESHED = "01:00"
+"""Minutes after which a page has looked again what there is."""
+
 ENDED = ("succeeded", "failed", "cancelled")
 
 
@@ -243,12 +246,14 @@ def test_a_list_stays_fresh(browser: Browser, waiting: Live) -> None:
     with person(browser, waiting.url) as someone, waiting.client() as client:
         someone.sign_in()
         new = client.post(URL, json={"source": "data/a", "target": "data/listed"}).json()["id"]
+        someone.page.clock.install()
         page = someone.go("/conversions")
         link = page.locator(f'a[href="/conversions/{new}"]')
         link.focus()
         row = page.get_by_role("row").filter(has=link)
         expect(row.locator(".state")).to_have_text("queued")
         client.post(f"{URL}/{new}:cancel").raise_for_status()
+        page.clock.fast_forward(REFRESHED)
         expect(row.locator(".state")).to_have_text("cancelled")
         assert link.evaluate("at => at === document.activeElement")
 
@@ -260,11 +265,13 @@ def test_chosen_ones_are_cancelled_and_stay_chosen_until_then(
         someone.sign_in()
         body = {"source": "data/a", "target": "data/chosen"}
         new = client.post(URL, json=body).json()["id"]
+        someone.page.clock.install()
         page = someone.go("/conversions")
         page.get_by_label("Choose data/chosen").check()
         summary = page.locator("summary", has_text="Cancel chosen conversions")
         summary.click()
         other = client.post(URL, json={**body, "target": "data/came-later"}).json()["id"]
+        page.clock.fast_forward(REFRESHED)
         expect(page.locator(f'a[href="/conversions/{other}"]')).to_be_visible()
         expect(page.get_by_label("Choose data/chosen")).to_be_checked()
         expect(page.get_by_label("Choose data/came-later")).not_to_be_checked()
@@ -303,16 +310,19 @@ def test_columns_stay_where_they_are(browser: Browser, waiting: Live) -> None:
         someone.sign_in()
         body = {"source": "data/stays", "target": "data/short"}
         new = client.post(URL, json=body).json()["id"]
+        someone.page.clock.install()
         page = someone.go("/conversions?source=stays")
         before = page.evaluate(places)
         with records(waiting) as db:
             claim = begun(db, new)
             claims.set_progress(db, claim, progress(40))
+            page.clock.fast_forward(REFRESHED)
             expect(page.locator(".list progress")).to_be_visible()
             assert page.evaluate(places) == before
             error = {"title": "t", "detail": "a reason " * 20}
             claims.finish(db, claim, "failed", error=error)
         client.post(URL, json={**body, "target": "data/" + "long" * 40}).raise_for_status()
+        page.clock.fast_forward(REFRESHED)
         expect(page.get_by_text("a reason")).to_be_visible()
         expect(page.locator(".list tbody tr")).to_have_count(2)
         assert len(before) == 6 and page.evaluate(places) == before
