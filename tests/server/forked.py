@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -26,6 +27,9 @@ _FORKS.set_forkserver_preload(["tests.server.imported"])
 
 STEP_BACK = "TESTED_CHILDREN_STEP_BACK"
 """The variable with which the children of servers step back for them, as they do elsewhere."""
+
+WAITS = "TESTED_WAITS"
+"""The variable with times that a server's modules have instead of their own, as JSON: by the name of the constant."""
 
 HOLD = "hold"
 """A file in a server's folder: while it is there, a conversion stops once half of its bytes have moved, and a part is recorded."""
@@ -77,6 +81,9 @@ def _run(words: list[str], env: dict[str, str], cwd: Path, stdout: Path, stderr:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
+    for name, value in json.loads(env.get(WAITS, "{}")).items():
+        of, _, constant = name.rpartition(".")
+        setattr(resolve_name(of), constant, value)
     _lend_a_template()
     sys.argv = words
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)

@@ -1,6 +1,6 @@
 """A server that only works: ``replica.py STATE ROOT URL OPTIONS``; OPTIONS are further settings as JSON.
 
-Its clock goes wrong by as many seconds as the variable SKEW_SECONDS says. WAITS has constants of its modules, as JSON.
+Its clock goes wrong by as many seconds as the variable SKEW_SECONDS says.
 
 Says ``ready`` once launched, ends in good order on SIGTERM.
 """
@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from reshard_server.db.database import open_database, state_locked
@@ -44,9 +43,6 @@ def _skew(seconds: float) -> None:
 def main() -> None:
     state, root, url, options = sys.argv[1:]
     _skew(float(os.environ["SKEW_SECONDS"]))
-    for name, value in json.loads(os.environ["WAITS"]).items():
-        module, _, constant = name.rpartition(".")
-        setattr(import_module(module), constant, value)
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     settings = Settings(
         state=state, roots={"data": root}, database_url=url or None, **json.loads(options)

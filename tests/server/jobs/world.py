@@ -19,7 +19,7 @@ from reshard_server.schemas.conversion import Conversion, OneTarget
 from reshard_server.settings import Settings
 
 import reshard
-from tests.server.forked import HOLD, Forked
+from tests.server.forked import HOLD, WAITS, Forked
 from tests.server.records import put_records
 
 PATIENCE_SECONDS = 120.0
@@ -81,7 +81,7 @@ class World:
         self,
         *,
         skew_seconds: float = 0.0,
-        waits: Mapping[str, float] = MappingProxyType({}),
+        waits: Mapping[str, Any] = MappingProxyType({}),
         **options: Any,
     ) -> Replica:
         """Starts a server, whose clock may go wrong, and waits until it works; ``waits`` are constants of its modules."""
@@ -91,7 +91,7 @@ class World:
         env = {
             **os.environ,
             "SKEW_SECONDS": str(skew_seconds),
-            "WAITS": json.dumps({**SHORTER, **waits}),
+            WAITS: json.dumps({**SHORTER, **waits}),
         }
         replica = Replica(Forked(words, env, self.folder, ready, log), log)
         self.replicas.append(replica)
