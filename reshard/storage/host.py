@@ -132,13 +132,17 @@ def _process_namespace() -> str:
 
 
 def _start_ticks(pid: int) -> int:
-    """The start time of a process, in ticks of the kernel's clock (proc(5), field 22); 0 if there is none."""
+    """The start time of a process, in ticks of the kernel's clock (proc(5), field 22); 0 if there is none.
+
+    A zombie has ended, even if nobody asks for its exit code for a while; one with threads (field 20) has not.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return 0
     after_name = text.rpartition(")")[2].split()
-    return int(after_name[19])
+    has_ended = after_name[0] in ("Z", "X") and int(after_name[17]) <= 1
+    return 0 if has_ended else int(after_name[19])
 
 
 def forked_error(action: str, used: str, follows: str) -> StorageError:

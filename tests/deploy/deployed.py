@@ -92,7 +92,7 @@ def installed() -> Iterator[Installation]:
             _link(found, site)
         (wheel,) = (folder / "wheels").glob("*.whl")
         pip = (sys.executable, "-m", "pip", "--python", folder / "venv", "install")
-        run(*pip, "--quiet", "--no-index", "--no-deps", "--no-compile", wheel)
+        run(*pip, "--quiet", "--no-index", "--no-deps", wheel)
         yield Installation(folder / "venv")
     finally:
         shutil.rmtree(folder)

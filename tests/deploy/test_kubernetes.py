@@ -181,18 +181,15 @@ def server(image: Installation, at: Place) -> Iterator[Live]:
         yield found
 
 
-def test_probes_are_answered_and_sigterm_drains(server: Live) -> None:
+def test_the_nightly_job_converts_once_however_often_its_pod_dies(
+    server: Live, image: Installation, at: Place
+) -> None:
+    """By a server that answers its probes, and that SIGTERM drains."""
     with server.client(who=None) as client:
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             assert SERVER[probe]["httpGet"]["port"] == "http"
             answer = client.get(SERVER[probe]["httpGet"]["path"])
             assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
-    assert server.end(PODS[0]["terminationGracePeriodSeconds"]) == 0
-
-
-def test_the_nightly_job_converts_once_however_often_its_pod_dies(
-    server: Live, image: Installation, at: Place
-) -> None:
     script = manifest("ConfigMap", "reshard-nightly")["data"]["convert.py"]
     (container,) = PODS[1]["containers"]
     at.write(container["command"][-1], script)
@@ -217,3 +214,4 @@ def test_the_nightly_job_converts_once_however_often_its_pod_dies(
         ]
     assert labels == ["nightly-2", "nightly-1"]
     assert Path(at.at("/" + given["TARGET"])).is_dir()
+    assert server.end(PODS[0]["terminationGracePeriodSeconds"]) == 0

@@ -10,19 +10,29 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from reshard_server.worker import child, children, template
+from reshard_server.worker import child, children, convert, template
 from reshard_server.worker.parent import die_with_parent
+
+from reshard import Progress
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["tests.server.imported"])
 
 STEP_BACK = "TESTED_CHILDREN_STEP_BACK"
 """The variable with which the children of servers step back for them, as they do elsewhere."""
+
+WAITS = "TESTED_WAITS"
+"""The variable with times that a server's modules have instead of their own, as JSON: by the name of the constant."""
+
+HOLD = "hold"
+"""A file in a server's folder: while it is there, a conversion stops once half of its bytes have moved, and a part is recorded."""
 
 
 class Forked:
@@ -71,6 +81,9 @@ def _run(words: list[str], env: dict[str, str], cwd: Path, stdout: Path, stderr:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
+    for name, value in json.loads(env.get(WAITS, "{}")).items():
+        of, _, constant = name.rpartition(".")
+        setattr(resolve_name(of), constant, value)
     _lend_a_template()
     sys.argv = words
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)
@@ -112,9 +125,20 @@ def _become_template(its: socket.socket) -> NoReturn:
         STEP_BACK not in os.environ
     ):  # other tests would take the processor from a child that steps back
         child._NICENESS = 0
+    convert.ProgressThrottle = _HeldUp  # type: ignore[misc]
     sys.argv = ["", str(os.getppid())]
     its.close()
     os._exit(template.main())
+
+
+class _HeldUp(convert.ProgressThrottle):
+    def __call__(self, progress: Progress) -> None:
+        super().__call__(progress)
+        hold, moved, total = Path(HOLD), progress.moved_bytes, progress.total_bytes
+        if hold.exists() and total / 2 <= moved < total:
+            self.report(self._document(progress, self.clock()))
+            while hold.exists():
+                time.sleep(0.02)
 
 
 class _Template:

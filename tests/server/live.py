@@ -8,15 +8,16 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
 
-from tests.server.forked import Forked
+from tests.server.forked import WAITS, Forked
 from tests.server.tokens import bearer, token_documents
 
 ROOT = Path(__file__).parents[2]
@@ -72,14 +73,20 @@ def settings_file(folder: Path, **settings: Any) -> Path:
 
 
 @contextmanager
-def live(folder: Path, *flags: str, module: str = "reshard", **settings: Any) -> Iterator[Live]:
-    """A server with these settings, its state and its root ``data`` in the folder."""
+def live(
+    folder: Path,
+    *flags: str,
+    module: str = "reshard",
+    waits: Mapping[str, Any] = MappingProxyType({}),
+    **settings: Any,
+) -> Iterator[Live]:
+    """A server with these settings, its state and its root ``data`` in the folder; ``waits`` are constants of its modules."""
     data, log = folder / "data", folder / "log"
     data.mkdir(parents=True, exist_ok=True)
     words = [module, "serve", "--port", 0, "--state", folder / "state", "--root", f"data={data}"]
     words += ["--settings", settings_file(folder, **settings), *flags]
     log.write_bytes(b"")
-    process = Forked(words, environment(), folder, log, log)
+    process = Forked(words, {**environment(), WAITS: json.dumps(dict(waits))}, folder, log, log)
     try:
         yield Live(process, wait_for_address(process, log), log)
     finally:

@@ -368,7 +368,7 @@ def _can_be_acquire(
         return True
     until = now_s() + DEAD_S
     while not is_of_this_process and objects.known_version(store, path) == known:
-        if now_s() >= until:
+        if now_s() >= until or process_state(record.mark) == "gone":
             return True
         time.sleep(LOOK_S)
     return False

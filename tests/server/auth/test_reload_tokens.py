@@ -223,7 +223,11 @@ def test_a_running_server_takes_tokens_and_gives_them_up(tmp_path: Path) -> None
     file.write_text(entry("old", "old-secret"))
     old, new = ({"Authorization": f"Bearer {which}-secret"} for which in ("old", "new"))
     body = {"source": "data/a", "target": "data/b"}
-    with live(tmp_path, module="tests.server.idle", tokens_file=str(file)) as server:
+    looks = {
+        "reshard_server.auth.reload_tokens.LOOK_SECONDS": 0.1,
+        "reshard_server.api.conversions.SILENCE_SECONDS": 0.5,
+    }
+    with live(tmp_path, module="tests.server.idle", tokens_file=str(file), waits=looks) as server:
         url = f"{server.url}/v1/conversions"
         with httpx.Client(timeout=PATIENCE_SECONDS) as client:
             own = {"Origin": server.url}

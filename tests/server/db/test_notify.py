@@ -150,7 +150,11 @@ def test_an_idle_replica_starts_what_another_recorded_at_once(
     url = postgres.new_database()
     with (
         live(tmp_path / "a", module="tests.server.idle", database_url=url) as asked,
-        live(tmp_path / "b", module="tests.server.db.seldom", database_url=url) as idle,
+        live(
+            tmp_path / "b",
+            database_url=url,
+            waits={"reshard_server.db.connections.SELDOM_SECONDS": 3600},
+        ) as idle,
         asked.client() as client,
     ):
         time.sleep(3)  # until it looks seldom

@@ -42,7 +42,7 @@ def _skew(seconds: float) -> None:
 
 def main() -> None:
     state, root, url, options = sys.argv[1:]
-    _skew(float(os.environ.get("SKEW_SECONDS", "0")))
+    _skew(float(os.environ["SKEW_SECONDS"]))
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     settings = Settings(
         state=state, roots={"data": root}, database_url=url or None, **json.loads(options)

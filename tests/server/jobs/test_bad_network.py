@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.jobs.world import SLOW, World
+from tests.server.jobs.world import World
 from tests.server.proxy import Proxy, proxied
 
 LEASE = 3.0
 SKEW_SECONDS = 5.0
 TROUBLE_SECONDS = 12.0
 CONVERSIONS = 4
+SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB", "workers": 1}
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+from reshard_server.db import connections, database
 from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.database import open_database
@@ -26,13 +27,21 @@ from reshard_server.settings import Settings
 from reshard_server.worker.children import Children
 
 from tests.server.jobs.replica import OneRoot
-from tests.server.jobs.world import SLOW, World, is_gone, moved
+from tests.server.jobs.world import World, is_gone
 from tests.server.live import live
 from tests.server.postgres import Postgres
 from tests.server.proxy import Proxy, proxied
 
 LEASE = 5.0
 """Not the least: a process that a busy machine holds up for some seconds still renews it."""
+
+NEWS = "reshard_server.db.connections"
+SOON = {
+    f"{NEWS}.ANSWER_SECONDS": 1.0,
+    f"{NEWS}.BoundedConnection.answer_seconds": 1.0,
+    f"{NEWS}.CONNECT_ARGUMENTS": {"connect_timeout": 2},
+    "reshard_server.db.database.CONNECT_ARGUMENTS": {"connect_timeout": 2},
+}
 
 PATIENCE_SECONDS = 120.0
 """A wait that is not endless is shorter, on a machine that is busy, too."""
@@ -55,8 +64,7 @@ def test_a_child_ends_before_another_replica_takes_over(shared_world: World, soc
             shared_world.url = proxies[-1].url
             shared_world.start(lease_seconds=LEASE)
         shared_world.url = url
-        job = shared_world.convert(**SLOW)
-        shared_world.wait_for(job, moved())
+        job = shared_world.held()
         (lost, other), (proxy, _) = shared_world.replicas, proxies
         if not lost.children():
             (other, lost), (_, proxy) = shared_world.replicas, proxies
@@ -65,6 +73,7 @@ def test_a_child_ends_before_another_replica_takes_over(shared_world: World, soc
         shared_world.wait_for(job, lambda c: c.attempts == 2)
         assert is_gone(child)
         assert not lost.children()
+        shared_world.let_go()
         assert "waiting for the target" not in other.log.read_text()
         assert shared_world.ended(job).state == "succeeded"
         assert shared_world.is_equal()
@@ -75,11 +84,11 @@ def test_a_replica_goes_on_when_its_database_is_back(shared_world: World, socket
     with proxied(shared_world.url, sockets) as proxy:
         shared_world.url = proxy.url
         replica = shared_world.start(lease_seconds=LEASE)
-        job = shared_world.convert(**SLOW)
-        shared_world.wait_for(job, moved())
+        job = shared_world.held()
         [child] = replica.children()
         proxy.black_hole()
         assert is_gone(child)
+        shared_world.let_go()
         proxy.mend()
         assert shared_world.ended(job).state == "succeeded"
         assert shared_world.is_equal()
@@ -90,11 +99,13 @@ def test_readiness_is_answered_soon_and_the_server_ends(
 ) -> None:
     with (
         proxied(postgres.new_database(), sockets) as proxy,
-        live(tmp_path, database_url=proxy.url, lease_seconds=LEASE, drain_seconds=2) as server,
+        live(
+            tmp_path, database_url=proxy.url, lease_seconds=LEASE, drain_seconds=1, waits=SOON
+        ) as server,
     ):
         proxy.black_hole()
         answers = []
-        for _ in range(4):
+        for _ in range(2):
             answers.append(httpx.get(f"{server.url}/readyz", timeout=PATIENCE_SECONDS))
             livez = httpx.get(f"{server.url}/livez", timeout=PATIENCE_SECONDS)
             assert livez.status_code == 200
@@ -109,8 +120,11 @@ def test_readiness_is_answered_soon_and_the_server_ends(
 
 
 def test_no_statement_is_waited_for_for_ever(
-    postgres: Postgres, tmp_path: Path, sockets: Path
+    postgres: Postgres, tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connections.BoundedConnection, "answer_seconds", 1.0)
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setitem(connections.CONNECT_ARGUMENTS, "connect_timeout", 2)
     with proxied(postgres.new_database(), sockets) as proxy:
         db = open_database(Settings(state=tmp_path, database_url=proxy.url))
         with db.connect() as connection:
@@ -118,7 +132,7 @@ def test_no_statement_is_waited_for_for_ever(
             connection.commit()  # an idle transaction is ended by the server, sooner
             proxy.black_hole()
             asked_at = time.monotonic()
-            with pytest.raises(sa.exc.OperationalError, match="no answer within 4 s"):
+            with pytest.raises(sa.exc.OperationalError, match="no answer within 1 s"):
                 connection.execute(sa.select(2))
             assert time.monotonic() - asked_at < PATIENCE_SECONDS
         asked_at = time.monotonic()
@@ -132,8 +146,9 @@ def test_no_statement_is_waited_for_for_ever(
 
 
 def test_the_database_ends_statements_that_take_too_long(
-    postgres: Postgres, tmp_path: Path
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(database, "ANSWER_SECONDS", 1.0)
     db = open_database(Settings(state=tmp_path, database_url=postgres.new_database()))
     with db.connect() as connection, pytest.raises(sa.exc.OperationalError):
         connection.execute(sa.text("SELECT pg_sleep(30)"))

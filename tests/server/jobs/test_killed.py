@@ -11,14 +11,13 @@ from reshard_server.db.conversions import conversions
 
 import reshard
 from tests.server.forked import STEP_BACK
-from tests.server.jobs.world import SLOW, World, children_of, is_gone, moved, templates_of
+from tests.server.jobs.world import World, children_of, is_gone, templates_of
 from tests.server.waiting import until
 
 
 def test_a_killed_server_goes_on_where_it_was(world: World) -> None:
     first = world.start()
-    job = world.convert(**SLOW)
-    world.wait_for(job, moved(0.4))
+    job = world.held()
     [child] = first.children()
     first.kill()
     assert is_gone(child)
@@ -36,8 +35,7 @@ def test_a_job_accepted_without_a_server_is_carried_out(world: World) -> None:
 
 def test_what_was_to_be_cancelled_is_cancelled_after_the_server_died(world: World) -> None:
     first = world.start()
-    job = world.convert(**SLOW)
-    world.wait_for(job, moved())
+    job = world.held()
     first.kill()
     conversions.request_cancel(world.db, job)
     assert world.get(job).state == "cancelling"
@@ -50,8 +48,7 @@ def test_what_was_to_be_cancelled_is_cancelled_after_the_server_died(world: Worl
 
 def test_a_killed_child_is_started_again_and_goes_on(world: World) -> None:
     server = world.start()
-    job = world.convert(**SLOW)
-    world.wait_for(job, moved(0.4))
+    job = world.held()
     [child] = server.children()
     os.kill(child, signal.SIGKILL)
     assert world.resumed(job).attempts == 2
@@ -59,8 +56,7 @@ def test_a_killed_child_is_started_again_and_goes_on(world: World) -> None:
 
 def test_a_killed_template_is_replaced_and_the_conversion_goes_on(world: World) -> None:
     server = world.start()
-    job = world.convert(**SLOW)
-    world.wait_for(job, moved(0.4))
+    job = world.held()
     [child], [template] = server.children(), templates_of(server.pid)
     os.kill(template, signal.SIGKILL)
     assert is_gone(child)
@@ -73,8 +69,7 @@ def test_a_killed_template_is_replaced_and_the_conversion_goes_on(world: World) 
 
 def test_a_child_that_dies_again_and_again_is_given_up(world: World) -> None:
     server = world.start(attempts=2)
-    job = world.convert(**SLOW)
-    world.wait_for(job, moved(0.5))
+    job = world.held()
     for attempt in (1, 2):
         world.wait_for(job, lambda c, n=attempt: c.attempts == n and bool(server.children()))
         [child] = server.children()
@@ -96,8 +91,7 @@ def test_a_child_that_dies_again_and_again_is_given_up(world: World) -> None:
 
 def test_a_child_dies_with_a_server_that_is_killed_while_it_is_frozen(world: World) -> None:
     server = world.start()
-    job = world.convert(**SLOW)
-    world.wait_for(job, moved())
+    world.held()
     [child] = children_of(server.pid)
     server.signal(signal.SIGSTOP)
     server.kill()
@@ -108,8 +102,7 @@ def test_a_child_steps_back_for_its_server(world: World, monkeypatch: pytest.Mon
     """Within the server's session, since Linux may share the processor among sessions first."""
     monkeypatch.setenv(STEP_BACK, "1")
     server = world.start()
-    job = world.convert(**SLOW)
-    world.wait_for(job, moved())
+    world.held()
     [child] = server.children()
     assert os.getsid(child) == os.getsid(server.pid)
     assert os.getpgid(child) == child
@@ -117,13 +110,15 @@ def test_a_child_steps_back_for_its_server(world: World, monkeypatch: pytest.Mon
 
 
 def test_a_server_killed_between_publishing_and_recording_tells_the_digests(world: World) -> None:
-    first = world.start(lease_seconds=300)
-    job = world.convert(**SLOW)
-    world.wait_for(job, moved())
+    first = world.start(
+        lease_seconds=300, waits={"reshard_server.db.database.BUSY_MILLISECONDS": 200}
+    )
+    job = world.held()
     with (
         world.db.connect() as connection
     ):  # a writer that hangs, so that the end cannot be recorded
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+        world.let_go()
         until(lambda: (world.data / "out").exists())
         first.kill()
         connection.rollback()
@@ -154,8 +149,7 @@ def test_nothing_of_the_environment_reaches_the_child(
 ) -> None:
     monkeypatch.setenv("RESHARD_LOG_LEVEL", "info")
     server = world.start()
-    job = world.convert(**SLOW)
-    world.wait_for(job, lambda _: bool(server.children()))
+    world.held()
     [child] = server.children()
     names = Path(f"/proc/{child}/environ").read_bytes()
     assert b"PATH=" in names

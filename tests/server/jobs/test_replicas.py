@@ -10,15 +10,14 @@ import pytest
 from reshard_server.schemas.conversion import Conversion
 
 from tests.server.by_state import of_states
-from tests.server.jobs.world import SLOW, Replica, World, is_gone, moved
+from tests.server.jobs.world import Replica, World, is_gone
 
 LEASE = {"lease_seconds": 5}
 """Not the least: a process that a busy machine holds up for some seconds still renews it."""
 
 
-def worker_and_idle(world: World, job: str) -> tuple[Replica, Replica]:
-    """The replica that carries the conversion out, once it has moved something, and the other one."""
-    world.wait_for(job, moved())
+def worker_and_idle(world: World) -> tuple[Replica, Replica]:
+    """The replica that carries the conversion out, and the other one."""
     first, second = world.replicas
     return (first, second) if first.children() else (second, first)
 
@@ -26,8 +25,8 @@ def worker_and_idle(world: World, job: str) -> tuple[Replica, Replica]:
 def test_a_killed_replicas_jobs_are_taken_over(shared_world: World) -> None:
     shared_world.start(**LEASE)
     shared_world.start(**LEASE)
-    job = shared_world.convert(**SLOW)
-    worker, idle = worker_and_idle(shared_world, job)
+    job = shared_world.held()
+    worker, idle = worker_and_idle(shared_world)
     worker.kill()
     shared_world.wait_for(job, lambda c: c.attempts == 2)
     shared_world.wait_for(job, lambda _: bool(idle.children()))
@@ -39,9 +38,10 @@ def test_a_frozen_replica_does_no_harm(shared_world: World) -> None:
     """Its child ends with its lease: the other replica resumes the work."""
     shared_world.start(**LEASE)
     shared_world.start(**LEASE)
-    job = shared_world.convert(**SLOW)
-    frozen, _ = worker_and_idle(shared_world, job)
+    job = shared_world.held()
+    frozen, _ = worker_and_idle(shared_world)
     frozen.signal(signal.SIGSTOP)
+    shared_world.let_go()
     found = shared_world.ended(job)
     assert found.state == "succeeded", found.error
     assert found.attempts == 2
@@ -63,8 +63,8 @@ def test_a_replica_frozen_with_its_child_does_no_harm(shared_world: World) -> No
     """The child keeps the target locked until the thawed replica, which lost the conversion, ends it."""
     shared_world.start(**LEASE)
     shared_world.start(**LEASE)
-    job = shared_world.convert(**SLOW)
-    frozen, other = worker_and_idle(shared_world, job)
+    job = shared_world.held()
+    frozen, other = worker_and_idle(shared_world)
     [child] = frozen.children()
     os.kill(child, signal.SIGSTOP)
     frozen.signal(signal.SIGSTOP)
@@ -74,6 +74,7 @@ def test_a_replica_frozen_with_its_child_does_no_harm(shared_world: World) -> No
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert not shared_world.get(job).done
+    shared_world.let_go()
     frozen.signal(signal.SIGCONT)
     assert is_gone(child)
     found = shared_world.ended(job)
@@ -85,9 +86,10 @@ def test_a_replica_frozen_with_its_child_does_no_harm(shared_world: World) -> No
 def test_a_replica_that_ends_hands_its_jobs_over_at_once(shared_world: World) -> None:
     shared_world.start()
     shared_world.start()
-    job = shared_world.convert(**SLOW)
-    worker, _ = worker_and_idle(shared_world, job)
+    job = shared_world.held()
+    worker, _ = worker_and_idle(shared_world)
     assert worker.end() == 0
+    shared_world.let_go()
     found = shared_world.ended(job)
     assert found.state == "succeeded", found.error
     assert shared_world.is_equal()

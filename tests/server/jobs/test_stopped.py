@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 from reshard_server.db.conversions import conversions
 
-from tests.server.jobs.world import SLOW, World, is_gone, moved
+from tests.server.jobs.world import World, is_gone
 
 
 def test_a_cancelled_conversion_stops_and_a_retry_goes_on(world: World) -> None:
     server = world.start()
-    job = world.convert(**SLOW)
-    world.wait_for(job, moved(0.3))
+    job = world.held()
     [child] = server.children()
     stopping = conversions.request_cancel(world.db, job)
     assert stopping is not None
@@ -30,8 +26,7 @@ def test_a_cancelled_conversion_stops_and_a_retry_goes_on(world: World) -> None:
 
 def test_a_server_that_ends_hands_back_and_the_next_goes_on(world: World) -> None:
     first = world.start()
-    job = world.convert(**SLOW)
-    world.wait_for(job, moved(0.3))
+    job = world.held()
     [child] = first.children()
     assert first.end() == 0
     assert is_gone(child)
@@ -43,8 +38,7 @@ def test_a_server_that_ends_hands_back_and_the_next_goes_on(world: World) -> Non
 def test_a_job_that_asked_to_start_over_does_so_once(world: World) -> None:
     """Only what others left is thrown away, not what its own first attempt did."""
     first = world.start()
-    job = world.convert(**SLOW, restart=True)
-    world.wait_for(job, moved(0.3))
+    job = world.held(restart=True)
     first.kill()
     world.start()
     world.resumed(job)
@@ -53,9 +47,9 @@ def test_a_job_that_asked_to_start_over_does_so_once(world: World) -> None:
 def test_other_settings_after_a_restart_lose_no_job(world: World) -> None:
     """If a smaller max_memory changes the plan, finished work cannot be used, and the conversion starts over."""
     first = world.start(max_memory=1 << 30)
-    job = world.convert(**SLOW)
-    world.wait_for(job, moved(0.3))
+    job = world.held()
     first.kill()
+    world.let_go()
     world.start(max_memory=16 << 20)
     assert world.ended(job).state == "succeeded"
     assert world.is_equal()
@@ -82,15 +76,12 @@ def test_refusals_are_told_in_the_clients_words(small_world: World) -> None:
 
 
 def test_a_target_that_another_conversion_writes_is_refused(world: World) -> None:
-    server = world.start()
-    first = world.convert(**SLOW)
-    world.wait_for(first, moved())
-    [child] = server.children()
-    os.kill(child, signal.SIGSTOP)
+    world.start()
+    first = world.held()
     second = world.ended(world.convert())
     assert second.state == "failed"
     assert second.error is not None
     assert "is writing 'data/out' now; wait for it to end" in second.error["detail"]
-    os.kill(child, signal.SIGCONT)
+    world.let_go()
     assert world.ended(first).state == "succeeded"
     assert world.is_equal()

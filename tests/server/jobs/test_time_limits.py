@@ -17,7 +17,9 @@ from reshard_server.settings import Settings
 from reshard_server.worker import children
 from reshard_server.worker.children import ChildProcess
 
-from tests.server.jobs.world import SLOW, World, is_gone, moved
+from tests.server.jobs.world import World, is_gone
+
+SHORT_GRACE = {"reshard_server.jobs.attempt.GRACE_SECONDS": 1}
 
 
 class Times:
@@ -121,15 +123,14 @@ def _failed(found: Conversion, kind: str) -> str:
 
 
 def test_a_hanging_process_is_ended_and_a_retry_goes_on(world: World) -> None:
-    server = world.start(no_progress_seconds=20)
-    job = world.convert(**SLOW)
-    world.wait_for(job, moved(0.3))
+    server = world.start(no_progress_seconds=5, waits=SHORT_GRACE)
+    job = world.held()
     [child] = server.children()
     os.kill(child, signal.SIGSTOP)  # it hangs: not even SIGTERM ends it
     found = world.ended(job)
     words = _failed(found, "no-progress")
     assert (
-        "longer than the 20 s that it may (the server's setting no_progress_seconds is 20)" in words
+        "longer than the 5 s that it may (the server's setting no_progress_seconds is 5)" in words
     )
     assert words.endswith("retry the conversion to resume it")
     assert found.error is not None and found.error["progress"]["moved_bytes"] > 0
@@ -142,14 +143,14 @@ def test_a_hanging_process_is_ended_and_a_retry_goes_on(world: World) -> None:
 
 
 def test_a_conversion_that_runs_too_long_is_ended(world: World) -> None:
-    server = world.start()
-    job = world.convert(**SLOW, run_seconds=5.0)  # of which its start may take some
-    world.wait_for(job, lambda _: bool(server.children()))
+    server = world.start(waits=SHORT_GRACE)
+    job = world.held(run_seconds=5.0)  # of which its start may take some
     [child] = server.children()
     os.kill(child, signal.SIGSTOP)
     words = _failed(world.ended(job), "run-time-limit")
     assert "longer than the 5 s that it may (run_seconds of the request is 5" in words
     assert is_gone(child)
+    world.let_go()
     other = world.convert("other")
     assert world.ended(other).state == "succeeded"  # its place is free
 

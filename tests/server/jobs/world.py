@@ -6,9 +6,10 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,15 +19,15 @@ from reshard_server.schemas.conversion import Conversion, OneTarget
 from reshard_server.settings import Settings
 
 import reshard
-from tests.server.forked import Forked
+from tests.server.forked import HOLD, WAITS, Forked
 from tests.server.records import put_records
 
 PATIENCE_SECONDS = 120.0
 """Far more than a process needs to end, on a machine that is busy."""
 
 REPLICA = "tests.server.jobs.replica"
-SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB", "workers": 1}
-"""Some seconds for the slow checkpoint, in many small tasks."""
+ATTEMPT = "reshard_server.jobs.attempt"
+SHORTER = {f"{ATTEMPT}.LOOK_SECONDS": 0.05, f"{ATTEMPT}.LISTEN_SECONDS": 0.05}
 
 
 @dataclass
@@ -76,12 +77,22 @@ class World:
     def data(self) -> Path:
         return self.folder / "data"
 
-    def start(self, *, skew_seconds: float = 0.0, **options: Any) -> Replica:
-        """Starts a server, whose clock may go wrong, and waits until it works."""
+    def start(
+        self,
+        *,
+        skew_seconds: float = 0.0,
+        waits: Mapping[str, Any] = MappingProxyType({}),
+        **options: Any,
+    ) -> Replica:
+        """Starts a server, whose clock may go wrong, and waits until it works; ``waits`` are constants of its modules."""
         number = len(self.replicas)
         log, ready = self.folder / f"log{number}", self.folder / f"ready{number}"
         words = [REPLICA, self.folder, self.data, self.url, json.dumps(options)]
-        env = {**os.environ, "SKEW_SECONDS": str(skew_seconds)}
+        env = {
+            **os.environ,
+            "SKEW_SECONDS": str(skew_seconds),
+            WAITS: json.dumps({**SHORTER, **waits}),
+        }
         replica = Replica(Forked(words, env, self.folder, ready, log), log)
         self.replicas.append(replica)
         while not ready.exists() or ready.read_text() != "ready\n":
@@ -93,6 +104,17 @@ class World:
         """A queued conversion; its id."""
         request = OneTarget(source="data/source", target=f"data/{target}", **more)
         return conversions.create(self.db, token=token, request=request).id
+
+    def held(self, **more: Any) -> str:
+        """A conversion of which half of the bytes have moved, and no more until it is let go; its id."""
+        (self.folder / HOLD).touch()
+        job = self.convert(workers=1, **more)
+        self.wait_for(job, is_half_moved)
+        return job
+
+    def let_go(self) -> None:
+        """Lets what was stopped go on."""
+        (self.folder / HOLD).unlink(missing_ok=True)
 
     def get(self, conversion: str) -> Conversion:
         found = conversions.get(self.db, conversion)
@@ -113,7 +135,8 @@ class World:
         return self.wait_for(conversion, lambda c: c.done, seconds)
 
     def resumed(self, conversion: str) -> Conversion:
-        """A conversion that has succeeded after it was resumed, and whose target is right."""
+        """A conversion that has succeeded after it was let go and resumed, and whose target is right."""
+        self.let_go()
         found = self.ended(conversion)
         assert found.state == "succeeded", found.error
         assert found.progress is not None and found.progress.resumed_bytes > 0
@@ -133,15 +156,11 @@ class World:
         self.db.dispose()
 
 
-def moved(least: float = 0.2) -> Callable[[Conversion], bool]:
-    """Whether this part of the bytes has moved; an end that came before is a failure of the test."""
-
-    def holds(found: Conversion) -> bool:
-        assert not found.done, found
-        at = found.progress
-        return at is not None and at.moved_bytes >= least * at.total_bytes
-
-    return holds
+def is_half_moved(found: Conversion) -> bool:
+    """True once half of the bytes have moved; an end that came before is a failure of the test."""
+    assert not found.done, found
+    at = found.progress
+    return at is not None and 2 * at.moved_bytes >= at.total_bytes
 
 
 def children_of(pid: int) -> list[int]:

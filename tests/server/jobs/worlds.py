@@ -14,7 +14,7 @@ from tests.server.postgres import Postgres
 
 
 def saved(folder: Path, mebibytes: int) -> Path:
-    """A checkpoint of tensors of 4 MiB; gzip at its highest level takes more than a second for each."""
+    """A checkpoint of tensors of 4 MiB, each of which is moved by a task of its own."""
     rng = np.random.default_rng(mebibytes)
     path = folder / f"of{mebibytes}"
     tree = {

@@ -145,7 +145,7 @@ def test_an_open_request_ends_before_the_process_does(tmp_path: Path) -> None:
 
 
 def test_a_request_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> None:
-    with live(tmp_path, module=IDLE, drain_seconds=4) as server:
+    with live(tmp_path, module=IDLE, drain_seconds=1) as server:
         host, port = server.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")

@@ -34,14 +34,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """With a small checkpoint, and one whose compression takes a second."""
+    """With a checkpoint of a layout, and one of two tensors."""
     folder = tmp_path_factory.mktemp("pages")
     rng = np.random.default_rng(0)
     layout = reshard.LayoutMap(reshard.DeviceMesh((2, 2), ("data", "model")))
     layout["w"] = (("data", "model"), None)
     small = {"w": rng.random((64, 64), np.float32), "b": np.zeros(3, np.float32)}
     reshard.save(folder / "data" / "run" / "1", small, layout=layout)
-    large = {"w": rng.integers(0, 1 << 16, (1024, 1024), np.int32)}
-    reshard.save(folder / "data" / "large", large)
+    reshard.save(folder / "data" / "two", dict.fromkeys(("w1", "w2"), rng.random((64, 64))))
     with live(folder, module="tests.server.patient", requests_per_minute=10**6) as found:
         yield found

@@ -19,12 +19,16 @@ from reshard_server.settings import Settings
 
 import reshard
 from tests.server.claimed import begun
+from tests.server.forked import HOLD
 from tests.server.live import Live, live
 from tests.server.pages.chromium import Person, person
 
 URL = "/v1/conversions"
 LAYOUT = 'mesh: {axes: [x], shape: [4]}\nrules: [{match: "w", axes: [null, x]}]'
-SLOW = {"compression": "gzip:9", "chunk_bytes": "512KiB"}
+ADVANCED = {"compression": "gzip:1", "chunk_bytes": "512KiB"}
+REFRESHED = "01:00"
+"""Minutes after which a page has looked again what there is."""
+
 ENDED = ("succeeded", "failed", "cancelled")
 
 
@@ -50,11 +54,11 @@ def state(page: Page) -> str:
 def test_started_by_the_form_and_watched_to_its_end(ann: Person, server: Live) -> None:
     page = ann.go("/")
     page.get_by_role("link", name="New conversion").click()
-    page.locator("#source").fill("data/large")
+    page.locator("#source").fill("data/two")
     page.get_by_role("textbox", name="Target").fill("data/watched")
     expect(page.locator("#cast")).to_be_hidden()
     page.get_by_text("Advanced", exact=True).click()
-    for name, value in SLOW.items():
+    for name, value in ADVANCED.items():
         page.locator(f"#{name}").fill(value)
     page.get_by_label("Layout as text").fill(LAYOUT)
     page.get_by_role("button", name="Preview").click()
@@ -63,27 +67,30 @@ def test_started_by_the_form_and_watched_to_its_end(ann: Person, server: Live) -
     expect(answer).to_be_in_viewport()
     expect(page.get_by_role("img", name="Target mesh")).to_be_visible()
     page.evaluate("window.isTheSamePage = true")
+    folder = server.log.parent
+    (folder / HOLD).touch()
     page.get_by_role("button", name="Start", exact=True).click()
     page.wait_for_url("**/conversions/*")
     assert page.evaluate("window.isTheSamePage") is None
     page.evaluate("window.isTheSamePage = true")
-    status = page.get_by_role("status")
-    expect(status).to_have_text("The conversion has succeeded.")
+    expect(page.locator("[data-live=percent]")).to_have_text("50 %")
+    (folder / HOLD).unlink()
+    expect(page.get_by_role("status")).to_have_text("The conversion has succeeded.")
     assert state(page) == "succeeded"
     assert page.evaluate("window.isTheSamePage") is True
     expect(page.get_by_role("heading", name="Report of data/watched")).to_be_visible()
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
-    folder = server.log.parent / "data"
-    assert not reshard.verify(folder / "large", folder / "watched").differences
+    data = folder / "data"
+    assert not reshard.verify(data / "two", data / "watched").differences
 
 
 def test_the_layout_follows_source_and_mesh_until_it_is_changed(ann: Person) -> None:
     page = ann.go("/new-conversion")
     text = page.get_by_label("Layout as text")
     expect(text).to_have_value("")
-    page.locator("#source").fill("data/large")
+    page.locator("#source").fill("data/two")
     page.locator("#source").blur()
-    expect(text).to_have_value(re.compile(r"^# Layout of 'data/large'\."))
+    expect(text).to_have_value(re.compile(r"^# Layout of 'data/two'\."))
     page.get_by_label("Mesh", exact=True).fill("tensor=2")
     page.get_by_label("Mesh", exact=True).blur()
     expect(text).to_have_value(re.compile(r"mesh: \{axes: \[tensor\], shape: \[2\]\}"))
@@ -239,12 +246,14 @@ def test_a_list_stays_fresh(browser: Browser, waiting: Live) -> None:
     with person(browser, waiting.url) as someone, waiting.client() as client:
         someone.sign_in()
         new = client.post(URL, json={"source": "data/a", "target": "data/listed"}).json()["id"]
+        someone.page.clock.install()
         page = someone.go("/conversions")
         link = page.locator(f'a[href="/conversions/{new}"]')
         link.focus()
         row = page.get_by_role("row").filter(has=link)
         expect(row.locator(".state")).to_have_text("queued")
         client.post(f"{URL}/{new}:cancel").raise_for_status()
+        page.clock.fast_forward(REFRESHED)
         expect(row.locator(".state")).to_have_text("cancelled")
         assert link.evaluate("at => at === document.activeElement")
 
@@ -256,11 +265,13 @@ def test_chosen_ones_are_cancelled_and_stay_chosen_until_then(
         someone.sign_in()
         body = {"source": "data/a", "target": "data/chosen"}
         new = client.post(URL, json=body).json()["id"]
+        someone.page.clock.install()
         page = someone.go("/conversions")
         page.get_by_label("Choose data/chosen").check()
         summary = page.locator("summary", has_text="Cancel chosen conversions")
         summary.click()
         other = client.post(URL, json={**body, "target": "data/came-later"}).json()["id"]
+        page.clock.fast_forward(REFRESHED)
         expect(page.locator(f'a[href="/conversions/{other}"]')).to_be_visible()
         expect(page.get_by_label("Choose data/chosen")).to_be_checked()
         expect(page.get_by_label("Choose data/came-later")).not_to_be_checked()
@@ -299,16 +310,19 @@ def test_columns_stay_where_they_are(browser: Browser, waiting: Live) -> None:
         someone.sign_in()
         body = {"source": "data/stays", "target": "data/short"}
         new = client.post(URL, json=body).json()["id"]
+        someone.page.clock.install()
         page = someone.go("/conversions?source=stays")
         before = page.evaluate(places)
         with records(waiting) as db:
             claim = begun(db, new)
             claims.set_progress(db, claim, progress(40))
+            page.clock.fast_forward(REFRESHED)
             expect(page.locator(".list progress")).to_be_visible()
             assert page.evaluate(places) == before
             error = {"title": "t", "detail": "a reason " * 20}
             claims.finish(db, claim, "failed", error=error)
         client.post(URL, json={**body, "target": "data/" + "long" * 40}).raise_for_status()
+        page.clock.fast_forward(REFRESHED)
         expect(page.get_by_text("a reason")).to_be_visible()
         expect(page.locator(".list tbody tr")).to_have_count(2)
         assert len(before) == 6 and page.evaluate(places) == before

@@ -34,6 +34,8 @@ from tests.server.tokens import TOKENS
 from tests.server.waiting import until
 
 GIB = 1 << 30
+ASK = "reshard_server.queries.ask"
+WAITS = {f"{ASK}.SLOT_SECONDS": 1.0, f"{ASK}.GRACE_SECONDS": 0.5}
 SECONDS = 60.0
 """For what ends within ``GRACE_SECONDS`` where nothing else goes on."""
 
@@ -52,7 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     rng = np.random.default_rng(0)
     tree = {f"w{i:03}": rng.integers(0, 1 << 30, (64, 1024), np.int32) for i in range(400)}
     reshard.save(folder / "data" / "large", tree)
-    with live(folder, reads=1, running=1) as found:
+    with live(folder, reads=1, running=1, waits=WAITS) as found:
         yield found
 
 
@@ -132,7 +134,7 @@ def test_looks_are_not_held_up_by_reads(server: Live) -> None:
 
 def test_a_server_that_ends_stops_its_reads(tmp_path: Path, server: Live) -> None:
     shutil.copytree(server.log.parent / "data", tmp_path / "data", copy_function=os.link)
-    with live(tmp_path) as ending, ThreadPoolExecutor(1) as threads:
+    with live(tmp_path, waits=WAITS) as ending, ThreadPoolExecutor(1) as threads:
 
         def ask() -> httpx.Response:
             with ending.client() as client:

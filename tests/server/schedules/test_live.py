@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import reshard
+from tests.server.forked import HOLD
 from tests.server.live import Live, live
 from tests.server.waiting import until
 
@@ -120,9 +121,8 @@ def test_each_step_of_a_training_run(tmp_path: Path) -> None:
 
 def test_steps_that_are_deleted_while_they_are_converted(tmp_path: Path) -> None:
     """One conversion at a time, of steps that are deleted once they are linked: all are converted, none partly."""
-    body = {**BODY, "targets": [{**BODY["targets"][0], "compression": "gzip:9"}]}
     with live(tmp_path, running=1) as server, server.client() as client:
-        assert client.put(URL, json=body).status_code == 201
+        assert client.put(URL, json=BODY).status_code == 201
         with training(tmp_path, range(6), form="v0", keep=1, pause=None) as run:
             let_it_train(run, client, range(6))
         assert [p.name for p in (tmp_path / "data" / "run").iterdir()] == ["5"]
@@ -161,15 +161,17 @@ def test_killed_while_a_held_step_is_converted(tmp_path: Path) -> None:
     source = tmp_path / "data" / "run" / "1"
     rng = np.random.default_rng(1)
     weights = {f"w{i:02}": rng.integers(0, 1 << 16, (1024, 1024), np.int32) for i in range(5)}
-    target = {"target": "data/out/{step}", "compression": "gzip:9", "chunk_bytes": "512KiB"}
+    target, hold = {"target": "data/out/{step}"}, tmp_path / HOLD
     body = {**BODY, "targets": [target], "workers": 1}
+    hold.touch()
     with live(tmp_path) as server, server.client() as client:
         assert client.put(URL, json=body).status_code == 201
         reshard.save(tmp_path / "data" / "growing", weights)
         source.parent.mkdir()
         (tmp_path / "data" / "growing").rename(source)
-        until(lambda: _moved(client) > 0.2)
+        until(lambda: _moved(client) >= 0.5)
         _kill(server)
+    hold.unlink()
     for path in [p for p in source.rglob("*") if p.is_file()]:
         path.unlink()
     with live(tmp_path) as server, server.client() as client:

@@ -30,12 +30,15 @@ for message in child.listen_until(time.monotonic() + 300):
 """
 
 
+SLOW = {"compression": "gzip:7", "chunk_bytes": "512KiB"}
+"""A second for each tensor, so that the progress of each is told."""
+
+
 def request(source: Path, target: Path, **options: Any) -> Message:
-    slow = {"compression": "gzip:9", "chunk_bytes": "512KiB"}
     return {
         "source": str(source),
         "unlisted": "leave",
-        "targets": [{"target": str(target), **slow, **options}],
+        "targets": [{"target": str(target), **options}],
         "max_memory": 1 << 28,
         "workers": 1,
         "max_growth": 16.0,
@@ -92,7 +95,7 @@ def test_a_refusal_names_its_field(small_source: Path, tmp_path: Path, children:
 def test_sigterm_stops_it_and_keeps_what_is_done(
     slow_source: Path, tmp_path: Path, children: Children
 ) -> None:
-    child = children.start(request(slow_source, tmp_path / "out"))
+    child = children.start(request(slow_source, tmp_path / "out", **SLOW))
     await_move(child)
     child.terminate()
     assert not any("result" in m for m in heard(child))
@@ -103,7 +106,7 @@ def test_sigterm_stops_it_and_keeps_what_is_done(
 def test_it_dies_when_its_stdin_closes(
     slow_source: Path, tmp_path: Path, children: Children
 ) -> None:
-    child = children.start(request(slow_source, tmp_path / "out"))
+    child = children.start(request(slow_source, tmp_path / "out", **SLOW))
     await_move(child)
     child.stdin.close()
     assert not any("result" in m for m in heard(child))
@@ -112,7 +115,7 @@ def test_it_dies_when_its_stdin_closes(
 
 def test_the_kernel_ends_it_with_its_parent(slow_source: Path, tmp_path: Path) -> None:
     """Even if the child does not see the end of stdin, because another process keeps the pipe open."""
-    document = json.dumps(request(slow_source, tmp_path / "out"))
+    document = json.dumps(request(slow_source, tmp_path / "out", **SLOW))
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, document], stdout=subprocess.PIPE, text=True
     )

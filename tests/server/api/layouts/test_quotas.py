@@ -164,7 +164,7 @@ def test_pages_end_where_entries_are_large(
 def test_memory_stays_bounded_while_many_large_layouts_are_listed(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     db = open_database(Settings(state=tmp_path / "state"))
-    for number in range(30):
+    for number in range(12):
         versions.put(db, LAYOUT, f"l{number:02}", layout(900_000, number + 2), token="ann", is_admin=False, expected=lambda _: True)  # fmt: skip
     db.dispose()
     with live(tmp_path) as server, server.client() as client:

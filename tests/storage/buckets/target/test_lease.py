@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
+import subprocess
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -204,6 +205,21 @@ def test_a_lease_that_nobody_renews_is_taken_over_although_its_process_may_live(
     taken.release()
     process.kill()
     process.join()
+
+
+@pytest.mark.usefixtures("_patient")
+def test_a_process_that_ends_while_another_waits_makes_room(
+    store: BucketStore, bucket: Bucket
+) -> None:
+    """Although nobody has asked for its exit code."""
+    process = subprocess.Popen(["sleep", "600"])
+    mark = {"pid": process.pid, "started": _start_ticks(process.pid)}
+    objects.put(store, PATH, held("other", fence=5, **mark).render())
+    bucket.emulator.faults.add(Call(process.kill), operation="head", key=PATH, nth=4)
+    taken = acquire_lease(store, PATH, TARGET)
+    assert taken.fence > 5
+    taken.release()
+    process.wait(60)
 
 
 @pytest.mark.usefixtures("_patient")
