@@ -131,7 +131,7 @@ class SimulatedHosts(HostsExecutor):
             StoredChunk(chunk.index, 0, nbytes, nbytes + 4, (VERSION,))
             for chunk, nbytes in zip(unit.chunks, sizes, strict=True)
         )
-        sums = Sums(digest, digest, digest, coverage_of(read.box), coverage_of(unit.box))
+        sums = Sums(digest, digest, coverage_of(read.box), coverage_of(unit.box))
         moved, stored = sum(sizes), read.stored_bytes
         return Result(unit.tensor, unit.number, (sums,), moved, stored, chunks, host=host)
 
