@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from reshard.layout.read_layout import load_layout
 from tests.docs.page import code_of
 from tests.docs.run_page import Did, run_page
 from tests.docs.serving import serving
+from tests.warm import programs
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -77,7 +77,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("Makefile", "pyproject.toml", "requirements.lock"):
         (folder / name).symlink_to(ROOT / name)
     (folder / ".venv").mkdir()
-    (folder / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    (folder / ".venv" / "bin").symlink_to(programs())
     (folder / ".venv" / ".installed").touch()
     return folder
 

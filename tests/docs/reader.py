@@ -1,7 +1,7 @@
 """Does the steps of a page, as a reader with one shell and one interpreter: ``python reader.py STEPS DONE``.
 
 STEPS is a JSON list of ``tests.docs.page.Step``. A list of what each step said goes to DONE, up to and
-including the first that fails. Imports the standard library only, so that the page decides when jax starts.
+including the first that fails. Imports the standard library only, so that the page decides when jax begins its backends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a Markdown page as written, in a fresh process and folder, and compares the output that it shows.
+"""Runs a Markdown page as written, in a process and folder of its own, and compares the output that it shows.
 
 ::
 
@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.docs.page import Step, is_as_shown, steps
+from tests.warm import programs
 
 READER = Path(__file__).with_name("reader.py")
 DOCS = Path(__file__).parents[2] / "docs"
@@ -73,7 +74,7 @@ def run_steps(page: Path, todo: Sequence[Step], folder: Path, timeout_s: float =
         listed, said = Path(state) / "steps", Path(state) / "said"
         listed.write_text(json.dumps({"page": str(page), "steps": [asdict(s) for s in todo]}))
         process = subprocess.run(
-            [sys.executable, str(READER), str(listed), str(said)],
+            [programs() / "python", str(READER), str(listed), str(said)],
             cwd=folder, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=timeout_s, check=False,
         )  # fmt: skip
@@ -88,7 +89,7 @@ def run_steps(page: Path, todo: Sequence[Step], folder: Path, timeout_s: float =
 def environment() -> dict[str, str]:
     """What a reader's shell has: the installed command first, and a terminal of 80 columns."""
     kept = {name: value for name, value in os.environ.items() if name not in NOT_OF_A_READER}
-    found = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    found = f"{programs()}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**kept, "PATH": found, "COLUMNS": "80", "JAX_PLATFORMS": "cpu"}
 
 

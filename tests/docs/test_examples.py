@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.warm import programs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py"))
@@ -16,7 +17,7 @@ PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, EXAMPLES / name],
+        [programs() / "python", EXAMPLES / name],
         cwd=tmp_path, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
