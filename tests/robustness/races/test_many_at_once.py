@@ -21,6 +21,7 @@ from tests.orbax_trees import save_pytree
 from tests.robustness.leaks import nothing_leaks
 from tests.robustness.races.small_tasks import convert_number, in_process
 
+
 def saved(path: Path, seed: int) -> Path:
     rng = np.random.default_rng(seed)
     tree = {f"w{i}": rng.normal(size=(64 * (i + 1), 80)).astype(np.float32) for i in range(5)}
