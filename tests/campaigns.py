@@ -65,7 +65,7 @@ def _covering(choices: Sequence[Sequence[Any]], together: int) -> list[Any]:
 
 
 def _named(value: Any) -> str:
-    return str(getattr(value, "__name__", None) or getattr(value, "name", None) or value)
+    return str(next((getattr(value, n) for n in ("__name__", "name", "id") if hasattr(value, n)), value))  # fmt: skip
 
 
 def _parameter(values: Sequence[Any], is_usual: bool, named: str | None = None) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import reshard
-from tests.campaigns import singly
+from tests.campaigns import rarely, singly
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +74,7 @@ def test_an_ascii_terminal_gets_no_traceback(tmp_path: Path) -> None:
     assert "gr\\xf6\\xdfe" in done.stderr
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", rarely(["<&- >&- 2>&-", ">&-", "2>&-", ">&- 2>&-"], 2))
 def test_closed_streams_get_no_traceback_and_no_file_their_numbers(
     tmp_path: Path, closed: str
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_reader_that_closes_the_pipe_changes_no_exit_code(
     assert "Broken pipe" not in done.stderr
 
 
-@pytest.mark.parametrize("pipe", ["| true", "2>&1 | true", "--json | true"])
+@pytest.mark.parametrize("pipe", rarely(["2>&1 | true", "--json | true", "| true"], 2))
 def test_a_conversion_survives_a_closed_pipe(two: Path, tmp_path: Path, pipe: str) -> None:
     done = in_bash(f"reshard convert {two}/a {tmp_path}/out --mesh x=2 {pipe}")
     assert done.returncode == 0, done.stderr

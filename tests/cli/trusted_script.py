@@ -1,6 +1,5 @@
-"""A script of the kind that people trust: layers apart, kernels turned, heads merged. Takes a source and a target."""
+"""A script of the kind that people trust: layers apart, kernels turned, heads merged."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ def script(source: Path, target: Path) -> None:
     save_file(made, target)
 
 
-if __name__ == "__main__":
-    Path(sys.argv[2]).mkdir()
-    script(*(Path(folder) / "model.safetensors" for folder in sys.argv[1:]))
+def convert(source: Path, target: Path) -> None:
+    """Converts a folder with one file."""
+    target.mkdir()
+    script(source / "model.safetensors", target / "model.safetensors")

@@ -57,18 +57,22 @@ def restored(path):
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    return save_pytree(
-        tmp_path_factory.mktemp("diff") / "b", nudged(small_tree()), use_ocdbt=False, use_zarr3=True
-    )
+def trees():
+    """A tree and the one that is compared with it."""
+    tree = small_tree()
+    return tree, nudged(tree)
+
+
+@pytest.fixture(scope="module")
+def plain(trees, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("diff") / "b"
+    return save_pytree(folder, trees[1], use_ocdbt=False, use_zarr3=True)
 
 
 @pytest.mark.parametrize("save", [s for _, s in save_modes()], ids=[i for i, _ in save_modes()])
-def test_every_form_of_checkpoint_beside_numpy(save, plain, tmp_path):
-    original = small_tree()
-    a = expected_arrays(original)
-    found = reshard.diff(save(tmp_path / "a", original), plain)
-    b = expected_arrays(nudged(original))
+def test_every_form_of_checkpoint_beside_numpy(save, trees, plain, tmp_path):
+    a, b = map(expected_arrays, trees)
+    found = reshard.diff(save(tmp_path / "a", trees[0]), plain)
     tensors = {name.removeprefix("state/"): t for name, t in found.tensors.items()}
     assert tensors.keys() == a.keys()
     for name, tensor in tensors.items():
@@ -138,8 +142,8 @@ def test_leaves_that_are_no_tensors(tmp_path):
     assert found.differences == 3
 
 
-def test_the_command(plain, tmp_path, capsys):
-    a = save_standard(tmp_path / "a", small_tree())
+def test_the_command(small, plain, tmp_path, capsys):
+    a = small
     assert run(["diff", str(a), str(plain)]) == 3
     out = capsys.readouterr().out
     assert "different: 5 of 23 tensors, in " in out
@@ -197,11 +201,11 @@ DIFF = """
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """192 MiB in float32 by rows in zstd, and one element other by columns."""
+    """96 MiB in float32 by rows in zstd, and one element other by columns."""
     root = tmp_path_factory.mktemp("large")
-    values = np.random.default_rng(0).integers(0, 99, (6144, 8192), np.uint8).astype(np.float32)
+    values = np.random.default_rng(0).integers(0, 99, (3072, 8192), np.uint8).astype(np.float32)
     save_standard(root / "rows", {"w": put(values, "x", on=LINE)})
-    values[6000, 8000] = -1
+    values[3000, 8000] = -1
     save_standard(root / "columns", {"w": put(values, None, "x", on=LINE)})
     yield root
     shutil.rmtree(root)

@@ -27,7 +27,7 @@ from tests.formats.codecs.decoding import growth
     ["zarr2-raw", "zarr2-zstd", "zarr2-gzip", "zarr2-lz4", "zarr2-blosc-big-blocks", "zarr3-crc"],
 )
 def test_decoding_stays_within_its_price(case, tmp_path):
-    encoding, nbytes = CASES[case][1], 64 << 20
+    encoding, nbytes = CASES[case][1], 48 << 20
     values = np.random.default_rng(0).integers(0, 50, nbytes // 4).astype(np.float32)
     if case in {"zarr2-gzip", "zarr2-blosc-big-blocks"}:  # slow to make
         values[nbytes // 64 :] = 1

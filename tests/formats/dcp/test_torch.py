@@ -36,11 +36,6 @@ def leaves(node: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("distcp")
-
-
-@pytest.fixture(scope="module")
 def saved(torch: Oracle, folder: Path) -> dict[str, dict[str, Any]]:
     """The full state dict of each folder below ``folder``, as torch loads it."""
     found = {}
@@ -48,14 +43,6 @@ def saved(torch: Oracle, folder: Path) -> dict[str, dict[str, Any]]:
         torch.ask("save_dcp", state=state, folder=str(folder / state))
         found[state] = torch.ask("load_dcp", folder=str(folder / state))
     return found
-
-
-@pytest.fixture(scope="module")
-def of_ranks(torch: Oracle, folder: Path) -> dict[str, Any]:
-    """Every tensor of the folders that four processes saved."""
-    wanted, *others = torch.ask("group", action="save_distcp", folders=[str(folder)])
-    assert others == [wanted] * 3
-    return {**wanted, "rate": "0.5"}
 
 
 @pytest.mark.parametrize("state", STATES)

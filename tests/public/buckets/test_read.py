@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
 
 import reshard
 from reshard.errors import IncompleteCheckpointError, MissingError, SourceChangedError
+from tests.campaigns import singly
 from tests.checkpoint_files import files_without_times
 from tests.conformance.forms import FORMS, Form
 from tests.emulators.buckets import Bucket
@@ -20,8 +22,7 @@ from tests.public.buckets.trees import in_form, tree
 from tests.public.buckets.uploads import upload
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
-@pytest.mark.parametrize("lent", ["gcs_bucket", "s3_bucket"])
+@pytest.mark.parametrize(("form", "lent"), singly([*FORMS], ["gcs_bucket", "s3_bucket"]))
 def test_every_form_is_read_as_from_a_disk(
     form: Form, lent: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -63,13 +64,18 @@ def test_an_index_and_steps_of_safetensors(s3_bucket: Bucket, tmp_path: Path) ->
         reshard.inspect(index)
 
 
+@pytest.fixture(scope="module")
+def small_state() -> dict[str, Any]:
+    return small_tree()
+
+
 @pytest.mark.parametrize(
     ("mode", "save"), [m for m in save_modes() if "manager" not in m[0]], ids=lambda v: v if isinstance(v, str) else ""
 )  # fmt: skip
 def test_what_stock_orbax_saves_is_read(
-    mode: str, save: Save, gcs_bucket: Bucket, tmp_path: Path
+    mode: str, save: Save, gcs_bucket: Bucket, small_state: dict[str, Any], tmp_path: Path
 ) -> None:
-    local = save(tmp_path / "saved", small_tree())
+    local = save(tmp_path / "saved", small_state)
     url = upload(gcs_bucket, local, "saved")
     assert_same_trees(reshard.restore(url), reshard.restore(local))
     for source, target in (local, "a"), (url, "b"):

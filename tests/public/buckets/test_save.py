@@ -22,6 +22,7 @@ from reshard.errors import (
     TargetExistsError,
 )
 from reshard.saving import run
+from tests.campaigns import rarely, singly
 from tests.emulators.apis.error_answers import ACCESS_DENIED
 from tests.emulators.buckets import Bucket
 from tests.emulators.faults import Refuse
@@ -31,7 +32,10 @@ from tests.saving.states import assert_same, leaves, random, tables, training_st
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(params=["s3_bucket", "gcs_bucket"])
+SERVERS = ("s3_bucket", "gcs_bucket")
+
+
+@pytest.fixture(params=SERVERS)
 def bucket(request: pytest.FixtureRequest) -> Bucket:
     found: Bucket = request.getfixturevalue(request.param)
     return found
@@ -59,7 +63,11 @@ def check(url: str, scale: float = 1.0, **where: Any) -> None:
     assert found["count"] == 3
 
 
-@pytest.mark.parametrize("options", [{}, {"compression": "zstd", "style": "v1"}], ids=str)
+@pytest.mark.parametrize(
+    ("bucket", "options"),
+    singly(SERVERS, [{}, {"compression": "zstd", "style": "v1"}]),
+    indirect=["bucket"],
+)
 def test_what_is_saved_is_what_a_disk_gets(
     options: dict[str, Any], bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -164,10 +172,10 @@ def test_after_an_error_nothing_is_left_and_the_next_save_works(wait: bool, buck
     rule = bucket.emulator.faults.add(
         Refuse(ACCESS_DENIED), operation="put", key="run/7/w/c", nth=3
     )
-    tree = {"w": put(random(2048, 1024), "data", None)}
+    tree = {"w": put(random(256, 1024), "data", None)}
 
     def save() -> None:
-        saving = reshard.save(url, tree, chunk_bytes=2 << 20, wait=wait)
+        saving = reshard.save(url, tree, chunk_bytes=256 << 10, wait=wait)
         if saving is not None:
             saving.wait()
 
@@ -179,6 +187,7 @@ def test_after_an_error_nothing_is_left_and_the_next_save_works(wait: bool, buck
     assert_same(reshard.restore(url, like=tree)["w"], tree["w"])
 
 
+@pytest.mark.parametrize("bucket", rarely(SERVERS), indirect=True)
 def test_a_save_that_is_killed_is_no_checkpoint_and_the_next_replaces_it(bucket: Bucket) -> None:
     url = f"{bucket.url}/run/7"
     program = """
@@ -228,9 +237,9 @@ def test_objects_that_somebody_changes_meanwhile_are_missed(
     change: Any, message: str, bucket: Bucket, hook: list[Any]
 ) -> None:
     hook.append(lambda: change(bucket.store(), "run/7/w/c/1/0"))
-    tree = {"w": put(random(2048, 1024), "data", None)}
+    tree = {"w": put(random(256, 1024), "data", None)}
     with pytest.raises(StorageError, match=message):
-        reshard.save(f"{bucket.url}/run/7", tree, chunk_bytes=2 << 20)
+        reshard.save(f"{bucket.url}/run/7", tree, chunk_bytes=256 << 10)
     assert keys(bucket) == []
 
 

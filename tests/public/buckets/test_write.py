@@ -14,6 +14,7 @@ from reshard.errors import (
     TargetBusyError,
     TargetExistsError,
 )
+from tests.campaigns import singly
 from tests.emulators.buckets import Bucket
 from tests.equal import assert_same_trees
 from tests.orbax_trees import save_pytree
@@ -32,10 +33,13 @@ def keys(bucket: Bucket) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"compression": "zstd"}, {"style": "v1"}, {"to": "safetensors"}, {"to": "safetensors", "files": "ranks"},
-     {"to": "safetensors", "files": "dcp"}, {"check": "readback"}],
-    ids=str,
+    ("bucket", "options"),
+    singly(
+        ["s3_bucket", "gcs_bucket"],
+        [{}, {"compression": "zstd"}, {"style": "v1"}, {"to": "safetensors"}, {"to": "safetensors", "files": "ranks"},
+         {"to": "safetensors", "files": "dcp"}, {"check": "readback"}],
+    ),
+    indirect=["bucket"],
 )  # fmt: skip
 def test_what_is_written_is_what_a_disk_gets(options: dict, bucket: Bucket, tmp_path: Path) -> None:
     source = save_pytree(tmp_path / "saved", tree(3))
@@ -108,7 +112,7 @@ def test_weights_of_keras_are_written_to_a_disk(s3_bucket: Bucket, tmp_path: Pat
 
 
 def test_a_run_that_stops_is_invisible_and_resumes(bucket: Bucket, tmp_path: Path) -> None:
-    source = save_pytree(tmp_path / "saved", tree(100))
+    source = save_pytree(tmp_path / "saved", tree(30))
     url = f"{bucket.url}/run/7"
 
     def stop(progress: reshard.Progress) -> None:

@@ -27,13 +27,16 @@ COUNTED = """
     import reshard
     def read_bytes():
         return int(Path("/proc/self/io").read_text().split()[1])
-    small, source, target, options = sys.argv[1:]
-    options = json.loads(options)
-    reshard.convert(small, target + "-small", **options)  # whatever is imported is imported now
-    plan = reshard.plan(source, target, **options)
-    before = read_bytes()
-    report = reshard.convert(source, target, **options)
-    print(json.dumps([read_bytes() - before, plan.amplification, report.read_bytes]))
+    sources, folder, cases = sys.argv[1:]
+    found = []
+    for number, (source, options) in enumerate(json.loads(cases)):
+        source, target = f"{sources}/{source}", f"{folder}/{number}"
+        reshard.convert(sources + "/small", target + "-small", **options)  # whatever is imported is imported now
+        plan = reshard.plan(source, target, **options)
+        before = read_bytes()
+        report = reshard.convert(source, target, **options)
+        found.append([read_bytes() - before, plan.amplification, report.read_bytes])
+    print(json.dumps(found))
 """
 
 
@@ -73,22 +76,30 @@ CASES = [
 IDS = ["-".join([s, "to", "rows" if g is ROWS else "columns", *map(str, o)]) for s, g, o in CASES]
 
 
-@pytest.mark.parametrize(("source", "layout", "options"), CASES, ids=IDS)
-def test_the_kernel_counts_each_source_byte_once(sources, source, layout, options, tmp_path):
-    options = {**options, "layout": layout, "max_memory": 256 * MIB}
-    paths = map(str, (sources / "small", sources / source, tmp_path / "target"))
-    read, amplification, reported = run_fresh(COUNTED, *paths, json.dumps(options)).printed
-    once = encoded_bytes(sources / source)
+REPEATED = ("columns", "columns-zarr3")
+
+
+@pytest.fixture(scope="module")
+def counted(sources, tmp_path_factory):
+    """What one process counts in each case, and in those of ``REPEATED``."""
+    cases = [(s, {**options, "layout": g, "max_memory": 256 * MIB}) for s, g, options in CASES]
+    little = {"compression": "zstd", "layout": ROWS, "max_memory": 16 * MIB, "workers": 2}
+    text = json.dumps([*cases, *((source, little) for source in REPEATED)])
+    return run_fresh(COUNTED, str(sources), str(tmp_path_factory.mktemp("counted")), text).printed
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
+def test_the_kernel_counts_each_source_byte_once(sources, counted, number):
+    read, amplification, reported = counted[number]
+    once = encoded_bytes(sources / CASES[number][0])
     assert (amplification, reported) == (1.0, once)
     assert once <= read <= once + METADATA_BYTES
 
 
-@pytest.mark.parametrize("source", ["columns", "columns-zarr3"])
-def test_repeated_reading_costs_no_more_than_its_price(sources, source, tmp_path):
+@pytest.mark.parametrize("source", REPEATED)
+def test_repeated_reading_costs_no_more_than_its_price(sources, counted, source):
     """Compressed chunks that do not fit the memory are read again, from their start to the last row needed."""
-    options = {"compression": "zstd", "layout": ROWS, "max_memory": 16 * MIB, "workers": 2}
-    paths = map(str, (sources / "small", sources / source, tmp_path / "target"))
-    read, amplification, reported = run_fresh(COUNTED, *paths, json.dumps(options)).printed
+    read, amplification, reported = counted[len(CASES) + REPEATED.index(source)]
     once = encoded_bytes(sources / source)
     assert amplification > 1.0
     assert reported == round(amplification * once)

@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint import v1
 
 import reshard
+from tests.campaigns import singly
 from tests.equal import assert_same_trees
 from tests.orbax_trees import (
     DTYPES,
@@ -64,6 +65,12 @@ SPLIT_COLUMNS = {**SPLIT_ROWS, "rules": [{"match": ".", "axes": [None, "x"]}]}
 @pytest.fixture(scope="module")
 def tree():
     return small_tree()
+
+
+@pytest.fixture(scope="module")
+def restored(small):
+    """What stock Orbax restores of ``small``."""
+    return restore_tree(small)
 
 
 @pytest.mark.parametrize("save", [s for _, s in MODES], ids=[i for i, _ in MODES])
@@ -116,15 +123,16 @@ def test_sixty_four_bits_are_converted(tmp_path):
     assert_same_trees(restore_tree(tmp_path / "target"), arrays)
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd", "zstd:9", "gzip", "blosc", "keep"])
-@pytest.mark.parametrize("ocdbt", [False, True])
-def test_every_compression_and_packing_is_restored(compression, ocdbt, tree, tmp_path):
-    source = save_standard(tmp_path / "source", tree)
+@pytest.mark.parametrize(
+    ("compression", "ocdbt"),
+    singly(["none", "zstd", "zstd:9", "gzip", "blosc", "keep"], [False, True]),
+)
+def test_every_compression_and_packing_is_restored(compression, ocdbt, small, restored, tmp_path):
     target = tmp_path / "target"
-    reshard.convert(source, target, layout=LAYOUT, compression=compression, ocdbt=ocdbt)
+    reshard.convert(small, target, layout=LAYOUT, compression=compression, ocdbt=ocdbt)
     assert (target / "manifest.ocdbt").exists() == ocdbt
-    assert_same_trees(restore_tree(target), restore_tree(source))
-    assert reshard.verify(source, target).differences == 0
+    assert_same_trees(restore_tree(target), restored)
+    assert reshard.verify(small, target).differences == 0
 
 
 @pytest.mark.parametrize("save", [save_standard, save_v1, partial(save_pytree, use_zarr3=True)])
@@ -208,10 +216,9 @@ def test_two_trees_in_one_step_are_both_converted(tmp_path):
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_select_drop_rename_and_cast_in_one_pass(compression, tree, tmp_path):
-    source = save_standard(tmp_path / "source", tree)
+def test_select_drop_rename_and_cast_in_one_pass(compression, tree, small, tmp_path):
     report = reshard.convert(
-        source,
+        small,
         tmp_path / "target",
         layout=SPLIT_ROWS,
         select=["^params/"],
@@ -241,15 +248,14 @@ def test_select_drop_rename_and_cast_in_one_pass(compression, tree, tmp_path):
     assert reshard.verify(tmp_path / "target").differences == 0
 
 
-def test_small_target_chunks_and_an_uneven_partition_are_restored(tree, tmp_path):
-    source = save_standard(tmp_path / "source", tree)
+def test_small_target_chunks_and_an_uneven_partition_are_restored(small, restored, tmp_path):
     layout = {
         "mesh": {"axes": ["x"], "shape": [8]},
         "partitions": [{"match": "dense/kernel", "fixed_shards": 6, "axis": 0}],
         "unmatched": "replicate",
     }
-    reshard.convert(source, tmp_path / "target", layout=layout, chunk_bytes=512)
-    assert_same_trees(restore_tree(tmp_path / "target"), restore_tree(source))
+    reshard.convert(small, tmp_path / "target", layout=layout, chunk_bytes=512)
+    assert_same_trees(restore_tree(tmp_path / "target"), restored)
     files = [p for p in (tmp_path / "target/params.dense.kernel").rglob("*") if p.is_file()]
     assert max(p.stat().st_size for p in files) <= 1024
 
@@ -268,21 +274,20 @@ def test_stock_warns_of_nothing_new(tree, tmp_path):
     assert (new - own, packed - own) == (set(), set())
 
 
-def test_any_executor_carries_a_conversion_out(tree, tmp_path):
-    source = save_standard(tmp_path / "source", tree)
+def test_any_executor_carries_a_conversion_out(small, restored, tmp_path):
     target = tmp_path / "target"
     with ProcessPoolExecutor(2, get_context("spawn")) as executor:
-        reshard.convert(source, target, layout=LAYOUT, executor=executor)
-        assert_same_trees(restore_tree(target), restore_tree(source))
+        reshard.convert(small, target, layout=LAYOUT, executor=executor)
+        assert_same_trees(restore_tree(target), restored)
         refusal = "an OCDBT database is written by one process, but the tasks run in others; leave"
         with pytest.raises(reshard.PlanError, match=refusal):
-            reshard.convert(source, tmp_path / "db", layout=LAYOUT, executor=executor, ocdbt=True)
+            reshard.convert(small, tmp_path / "db", layout=LAYOUT, executor=executor, ocdbt=True)
 
 
-def test_progress_grows_to_the_end(tree, tmp_path):
-    source, seen = save_standard(tmp_path / "source", tree), []
+def test_progress_grows_to_the_end(small, tmp_path):
+    seen = []
     reshard.convert(
-        source, tmp_path / "target", layout=LAYOUT, progress=seen.append, check="readback"
+        small, tmp_path / "target", layout=LAYOUT, progress=seen.append, check="readback"
     )
     assert [k for k, _ in itertools.groupby(p.stage for p in seen)] == [
         "copying",

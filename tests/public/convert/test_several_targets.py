@@ -14,6 +14,7 @@ import pytest
 import reshard
 from reshard import Target
 from reshard.errors import MemoryBudgetError, PlanError, StorageError
+from tests.campaigns import singly
 from tests.fresh_process import run_fresh
 from tests.orbax_trees import mesh, put, save_pytree
 from tests.source_reads import FRAME_HEADERS_BYTES, Reads, encoded_bytes
@@ -87,12 +88,12 @@ def _timeless(path: Path) -> bytes:
     return TIMES.sub(b"", path.read_bytes()) if is_dated else path.read_bytes()
 
 
-@pytest.mark.parametrize(
-    "limits", [{}, {"max_memory": "20MiB", "workers": 2}], ids=["much", "little"]
-)
-@pytest.mark.parametrize("kind", ["raw", "zstd", "zarr3", "ocdbt"])
-def test_each_is_as_if_it_had_been_made_alone(kind, limits, sources, tmp_path):
-    source = sources[kind]
+LIMITS = {"much": {}, "little": {"max_memory": "20MiB", "workers": 2}}
+
+
+@pytest.mark.parametrize(("kind", "memory"), singly(["raw", "zstd", "zarr3", "ocdbt"], [*LIMITS]))
+def test_each_is_as_if_it_had_been_made_alone(kind, memory, sources, tmp_path):
+    source, limits = sources[kind], LIMITS[memory]
     targets = [Target(tmp_path / "many" / name, **options) for name, options in WAYS.items()]
     made = reshard.convert_all(source, targets, **limits)
     assert [report.target for report in made.reports] == [str(target.target) for target in targets]

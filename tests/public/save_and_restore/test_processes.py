@@ -13,6 +13,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import reshard
+from tests.campaigns import rarely
 from tests.process_groups import run_group
 from tests.public.save_and_restore import pieces
 
@@ -35,7 +36,7 @@ def saved(tmp_path_factory):
     shutil.rmtree(root)
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", rarely([2, 4]))
 def test_each_process_of_a_group_restores_its_part_bit_by_bit(saved, count):
     path, found = saved
     if count != 2:

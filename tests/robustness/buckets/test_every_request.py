@@ -38,7 +38,7 @@ from tests.robustness.buckets.cases import (
     nothing_is_left,
 )
 
-EVERY = every(97)
+EVERY = every(137)
 """Of all pairs of a request and what happens to it, so many apart are tried; fewer in a campaign."""
 
 SURVIVED: dict[str, Fault] = {

@@ -26,7 +26,7 @@ from tests.robustness.buckets.cases import (
 )
 from tests.robustness.buckets.children import Awaited, start, without_clock
 
-EVERY = every(7)
+EVERY = every(11)
 """So many requests apart are those at which a run is killed; fewer in a campaign."""
 
 

@@ -41,7 +41,7 @@ from tests.robustness.buckets.children import (
     start,
 )
 
-EVERY = every(19)
+EVERY = every(31)
 """So many requests apart are those at which a run is stopped; fewer in a campaign."""
 
 LOST = "TargetBusyError: "

@@ -22,6 +22,7 @@ from reshard.conversion import lock_targets
 from reshard.engine import task_stream
 from reshard.errors import ReshardError, StorageError, TargetExistsError
 from reshard.storage.local.staging import staging_for
+from tests.campaigns import rarely, singly
 from tests.in_processes import CODE, OPTIONS, run_in_processes
 from tests.living import is_running
 from tests.orbax_trees import save_pytree
@@ -72,16 +73,17 @@ def children(pid: int) -> set[int]:
     return {int(word) for path in paths for word in path.read_text().split()}
 
 
-@pytest.mark.parametrize("script", [HOLDING, IN_PROCESSES], ids=["threads", "processes"])
-@pytest.mark.parametrize(
-    ("number", "code", "word", "kind"),
-    [
-        (signal.SIGTERM, 143, "terminated", "SIGTERM"),
-        (signal.SIGINT, 130, "interrupted", "KeyboardInterrupt"),
-    ],
-)
-def test_a_signal_ends_a_run_in_order(number, code, word, kind, sources, tmp_path, script):
+SCRIPTS = {"threads": HOLDING, "processes": IN_PROCESSES}
+SAID = {
+    signal.SIGTERM: (143, "terminated", "SIGTERM"),
+    signal.SIGINT: (130, "interrupted", "KeyboardInterrupt"),
+}
+
+
+@pytest.mark.parametrize(("number", "workers"), singly([*SAID], [*SCRIPTS]))
+def test_a_signal_ends_a_run_in_order(number, workers, sources, tmp_path):
     """The signal reaches the whole group, as Ctrl-C at a terminal does."""
+    script, (code, word, kind) = SCRIPTS[workers], SAID[number]
     target = tmp_path / "t"
     child = start_held(sources["raw"], target, "--json", *MANY, script=script)
     workers = children(child.pid)
@@ -107,7 +109,7 @@ def resumed(source: Path, target: Path, script: str) -> int:
         return reshard.convert(source, target, **OPTIONS).resumed_bytes
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=str)
+@pytest.mark.parametrize("number", rarely([signal.SIGKILL, signal.SIGSEGV]), ids=str)
 def test_a_process_of_ours_that_is_killed(number, tmp_path):
     """As the kernel does where memory runs out: the run says so, and the next one resumes it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,11 +56,23 @@ def test_files_that_the_journal_does_not_name_are_removed(
     assert (tmp_path / "precious" / "file").read_text() == "kept"
 
 
+@pytest.fixture(scope="module")
+def whole(sources, tmp_path_factory):
+    """The files that a case makes if nothing happens."""
+
+    @cache
+    def made(name):
+        target = tmp_path_factory.mktemp("whole") / "t"
+        reshard.convert(sources[CASES[name].source], target, **CASES[name].options)
+        return files_without_times(target)
+
+    return made
+
+
 @pytest.mark.parametrize("name", ["scatter", "zstd", "copy"])
-def test_a_chunk_that_changed_between_the_runs_is_made_again(name, sources, tmp_path):
+def test_a_chunk_that_changed_between_the_runs_is_made_again(name, sources, whole, tmp_path):
     case, target = CASES[name], tmp_path / "t"
     source = sources[case.source]
-    reshard.convert(source, tmp_path / "whole", **case.options)
     stop(source, target, KeyboardInterrupt(), **case.options)
     staging = staging_for(target)
     for file in chunk_files(staging.root):
@@ -68,23 +81,22 @@ def test_a_chunk_that_changed_between_the_runs_is_made_again(name, sources, tmp_
         before = min(staging.journal.stat().st_mtime_ns, file.stat().st_ctime_ns - 1)
         os.utime(staging.journal, ns=(before, before))
     reshard.convert(source, target, **case.options)
-    assert files_without_times(target) == files_without_times(tmp_path / "whole")
+    assert files_without_times(target) == whole(name)
 
 
 @pytest.mark.parametrize("loss", ["nothing", "gone", "empty", "zeros", "half", "one bit"])
 @pytest.mark.parametrize("name", ["scatter", "weave", "zstd", "copy", "cast"])
 def test_after_a_reboot_only_chunks_that_read_back_are_kept(
-    name, loss, sources, tmp_path, monkeypatch
+    name, loss, sources, whole, tmp_path, monkeypatch
 ):
     case, target = CASES[name], tmp_path / "t"
     source = sources[case.source]
-    reshard.convert(source, tmp_path / "whole", **case.options)
     stop(source, target, KeyboardInterrupt(), **case.options)
     other_boot(monkeypatch)
     for file in chunk_files(staging_for(target).root)[::2]:
         lose(file, loss)
     report = reshard.convert(source, target, **case.options)
-    assert files_without_times(target) == files_without_times(tmp_path / "whole")
+    assert files_without_times(target) == whole(name)
     if loss == "nothing" and name != "copy":
         assert report.resumed_bytes > 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from reshard.errors import ReshardError, TargetExistsError
@@ -23,6 +24,7 @@ class Undisturbed:
     made: dict[str, bytes]
 
 
+@cache
 def undisturbed(case: Case, work: Path) -> Undisturbed:
     counting = Counting()
     assert attempt(work, counting, lambda: case.run(work)) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ OF_EACH_KIND = (faults.QUOTA, faults.READ_ONLY, faults.STALE, faults.TOO_MANY_FI
 """Reasons that come by the same ways as those above and differ in the text only."""
 
 Places = set[tuple[str, tuple[str, ...]]]
+
+
+@pytest.fixture(scope="module")
+def work(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests, since cases clear it: what a case does undisturbed is found out once."""
+    return Path(shutil.copytree(sources, tmp_path_factory.mktemp("every") / "work"))
 
 
 @pytest.mark.parametrize("fault", AT_EACH_SITE, ids=str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,14 @@ OTHERS = frozenset(("rmtree", "copyfile", "get_terminal_size"))
 """Of ``shutil``: what does its work by functions of ``os`` and by ``open``."""
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def calls(path: Path) -> Iterator[tuple[str, str]]:
     """Every ``module.function`` that a file calls or hands on."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield node.value.id, node.attr
 
@@ -59,14 +65,14 @@ def test_no_other_module_reads_or_writes():
 
 def test_memory_maps_are_of_no_file():
     for path in files():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("mmap.mmap", "mmap"):
                 assert ast.unparse(node.args[0]) == "-1", path
 
 
 def test_the_c_library_is_asked_for_no_other_function():
     for path in files():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
                 function = node.value.func
                 if isinstance(function, ast.Name) and function.id == "libc":

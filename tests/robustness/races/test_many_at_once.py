@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +19,7 @@ from reshard.errors import StorageError, TargetExistsError
 from reshard.storage.local.staging import staged, staging_for
 from tests.orbax_trees import save_pytree
 from tests.robustness.leaks import nothing_leaks
-
-ROWS = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": "w", "axes": ["x"]}]}
-COLUMNS = {**ROWS, "rules": [{"match": "w", "axes": [None, "x"]}]}
-FORMS = [("none", ROWS), ("zstd", COLUMNS), ("none", COLUMNS), ("gzip", ROWS)]
+from tests.robustness.races.small_tasks import convert_number, in_process
 
 
 def saved(path: Path, seed: int) -> Path:
@@ -32,33 +28,16 @@ def saved(path: Path, seed: int) -> Path:
     return save_pytree(path, tree)
 
 
-def convert(source: Path, target: Path, number: int) -> dict[str, str | None]:
-    """Each in another form, so that threads leave other things behind in what they share."""
-    compression, layout = FORMS[number % len(FORMS)]
-    report = reshard.convert(
-        source, target, layout=layout, compression=compression, workers=3, chunk_bytes=8 << 10
-    )
-    return {t.target: t.target_digest for t in report.tensors}
-
-
 @pytest.mark.parametrize("same_source", [True, False])
 def test_eight_threads_with_a_target_each(same_source, tmp_path):
     sources = [saved(tmp_path / f"source{i}", 0 if same_source else i) for i in range(8)]
     sources = sources[:1] * 8 if same_source else sources
     with nothing_leaks(tmp_path), ThreadPoolExecutor(8) as pool:
         targets = [tmp_path / f"target{i}" for i in range(8)]
-        digests = list(pool.map(convert, sources, targets, range(8)))
+        digests = list(pool.map(convert_number, sources, targets, range(8)))
     for source, target in zip(sources, targets, strict=True):
         assert reshard.verify(source, target).differences == 0
     assert same_source == all(d == digests[0] for d in digests)
-
-
-def in_process(source: Path, target: Path, number: int, queue: Any) -> None:
-    try:
-        convert(source, target, number)
-        queue.put("done")
-    except Exception as error:  # noqa: BLE001 - told to the test
-        queue.put(f"{type(error).__name__}: {error}")
 
 
 def in_processes(jobs: list[tuple[Path, Path, int]]) -> list[str]:
@@ -99,7 +78,7 @@ def test_threads_of_one_process_with_one_target(tmp_path):
     def one(number: int) -> None:
         gate.wait(60)
         try:
-            convert(source, target, number)
+            convert_number(source, target, number)
             told.append("done")
         except StorageError as error:
             told.append(type(error).__name__)
@@ -146,6 +125,6 @@ def test_memory_does_not_grow_from_conversion_to_conversion(tmp_path):
     with nothing_leaks(tmp_path):
         for number in range(50):
             target = tmp_path / f"target{number}"
-            convert(source, target, number)
+            convert_number(source, target, number)
             sizes.append(resident_bytes())
     assert sizes[-1] - sizes[14] < 24 << 20, [size >> 20 for size in sizes]
