@@ -62,7 +62,7 @@ def _holds(form: Form, name: str) -> bool:
 
 @pytest.mark.parametrize(("form", "to"), [*pairwise([*FORMS, FORMS[0]])], ids=lambda form: form.id)
 def test_a_tensor_may_exceed_the_memory(form: Form, to: Form, tmp_path: Path) -> None:
-    tree = {"w": np.random.default_rng(4).integers(0, 255, (2 * MAX_MEMORY >> 12, 4096), "uint8")}
+    tree = {"w": np.random.default_rng(4).integers(0, 255, (5 * MAX_MEMORY >> 14, 4096), "uint8")}
     reshard.save(tmp_path / "saved", tree)
     source = converted(tmp_path / "saved", form, tmp_path / "source", **_large(form))
     target = converted(source, to, tmp_path / "target", **_large(to))
@@ -71,4 +71,4 @@ def test_a_tensor_may_exceed_the_memory(form: Form, to: Form, tmp_path: Path) ->
 
 def _large(form: Form) -> dict[str, object]:
     """The layout, and chunks of a usual size: a file for each 200 bytes takes long."""
-    return {"layout": LAYOUT, **({"chunk_bytes": "8MiB"} if form.format == "orbax" else {})}
+    return {"layout": LAYOUT, **({"chunk_bytes": "4MiB"} if form.format == "orbax" else {})}

@@ -28,10 +28,10 @@ APPLY = f"""
 
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two versions of 256 MiB, a tensor of 192 MiB among them."""
+    """Two versions of 160 MiB, a tensor of 128 MiB among them."""
     folder = tmp_path_factory.mktemp("versions")
     rng = np.random.default_rng(0)
-    old = {"large": rng.integers(0, 256, (48, 4 * MIB), dtype=np.uint8), **{f"t{n}": rng.integers(0, 256, 16 * MIB, dtype=np.uint8) for n in range(4)}}  # fmt: skip
+    old = {"large": rng.integers(0, 256, (32, 4 * MIB), dtype=np.uint8), **{f"t{n}": rng.integers(0, 256, 16 * MIB, dtype=np.uint8) for n in range(2)}}  # fmt: skip
     for name in ("old", "new"):
         (folder / name).mkdir()
         save_file(old, folder / name / "model.safetensors")

@@ -12,6 +12,7 @@ from reshard.errors import CorruptError, FormatError
 from reshard.formats.ocdbt.index import OcdbtIndex
 from reshard.formats.ocdbt.manifest import Root, read_root
 from reshard.storage.location import locate
+from tests.campaigns import every
 from tests.fresh_process import run_fresh
 from tests.robustness.hostile.damage_ocdbt import MANIFEST, closed, opened, varint
 
@@ -69,7 +70,7 @@ def test_no_flipped_bit_passes(tmp_path):
     database(tmp_path, 5)
     file = tmp_path / "manifest.ocdbt"
     whole = file.read_bytes()
-    for bit in range(8 * len(whole)):
+    for bit in range(0, 8 * len(whole), every(3)):
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         file.write_bytes(damaged)

@@ -258,8 +258,8 @@ CONVERT = """
 
 
 def test_large_arrays_stay_in_the_file(tmp_path):
-    """One of 192 MiB in pieces of 64 MiB, and one of 96 MiB, within a budget of 32 MiB and the 128 MiB of the process."""
-    tree = {"w": np.ones((6144, 8192), np.float32), "v": np.ones((12 * MIB, 2), np.float32)}
+    """One of 128 MiB in pieces of 64 MiB, and one of 48 MiB, within a budget of 32 MiB and the 128 MiB of the process."""
+    tree = {"w": np.ones((4096, 8192), np.float32), "v": np.ones((6 * MIB, 2), np.float32)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flax.serialization, "MAX_CHUNK_SIZE", 64 * MIB)
         source = write(tmp_path / "src", {"w": tree["w"], "v": tree["v"]})

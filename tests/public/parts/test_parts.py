@@ -13,21 +13,23 @@ import reshard
 from reshard.errors import PlanError, ResumeError, SourceChangedError, StorageError, TargetBusyError
 from reshard.storage.location import locate
 from reshard.storage.parts import Part, lock_part, parse_part, parts_of
+from tests.campaigns import singly
 from tests.public.parts.in_parts import LAYOUT, LIMITS, convert_part, files_of, killed, names_in
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"compression": "zstd"},
-        {"cast": {"float": "bfloat16"}, "check": "readback"},
-        {"to": "safetensors", "file_bytes": "200KB"},
-        {"to": "safetensors", "files": "ranks"},
-    ],
-    ids=str,
+    ("options", "count"),
+    singly(
+        [
+            {},
+            {"compression": "zstd"},
+            {"cast": {"float": "bfloat16"}, "check": "readback"},
+            {"to": "safetensors", "file_bytes": "200KB"},
+            {"to": "safetensors", "files": "ranks"},
+        ],
+        [5, 1],
+    ),
 )
-@pytest.mark.parametrize("count", [1, 5])
 def test_parts_make_what_one_run_makes(
     options: dict[str, Any], count: int, trained: Path, tmp_path: Path
 ) -> None:

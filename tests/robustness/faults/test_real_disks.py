@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import reshard
+from tests.campaigns import campaign
 from tests.robustness.faults.cases import clear
 from tests.robustness.faults.faults import Failing, Fault
 from tests.robustness.faults.seam import CHANGES, at_the_seam
@@ -106,8 +107,10 @@ def undisturbed(source: Path, target: Path, **options: Any) -> dict[str, str]:
 FULL = "No space left on device; free space on that file system"
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-@pytest.mark.parametrize("ocdbt", [False, True])
+@pytest.mark.parametrize(
+    ("ocdbt", "compression"),
+    [(False, "none"), (False, "zstd"), (True, "zstd"), *campaign((True, "none"))],
+)
 def test_a_disk_that_becomes_full_and_is_then_enlarged(compression, ocdbt, large, tmp_path, may_mount):  # fmt: skip
     """The space that is needed is known beforehand only of raw output, which is refused then."""
     options = {"compression": compression, "ocdbt": ocdbt, "chunk_bytes": 1 << 19}

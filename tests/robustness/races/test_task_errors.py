@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,13 +28,18 @@ from tests.robustness.leaks import nothing_leaks
 from tests.robustness.races.small_tasks import KEPT, convert
 
 
-@pytest.fixture
-def source(tmp_path, monkeypatch):
-    monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)  # so that many are not handed out as one
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
     rng = np.random.default_rng(0)
     tree = {f"big{i}": rng.normal(size=(256, 512)).astype(np.float32) for i in range(4)}
     tree |= {f"small{i}": np.full((8, 8), i, np.float32) for i in range(20)}
-    return save_pytree(tmp_path / "source", tree, use_ocdbt=False)
+    return save_pytree(tmp_path_factory.mktemp("saved") / "source", tree, use_ocdbt=False)
+
+
+@pytest.fixture
+def source(saved, tmp_path, monkeypatch):
+    monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)  # so that many are not handed out as one
+    return shutil.copytree(saved, tmp_path / "source")
 
 
 def chunks(source: Path) -> list[Path]:
