@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 
 from msgspec.structs import replace
 
+from reshard.answers.record import making_many
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.known_identity import (
     KnownIdentity,
@@ -104,6 +105,7 @@ def plan_requests(
     return most_requests(planned, left, chosen, more)
 
 
+@making_many()
 def plan_unnamed(
     chosen: CheckpointPath, options: CheckedOptions, *, by_hosts: bool = False
 ) -> Planned:
@@ -134,6 +136,7 @@ def local_paths(
     return source, named
 
 
+@making_many()
 def plan_targets(
     chosen: CheckpointPath,
     targets: Sequence[CheckedTarget],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -46,7 +46,7 @@ class TargetPlan(Struct, frozen=True):
     """
 
     checkpoint: TargetCheckpoint
-    wanted_pieces: tuple[WantedPiece, ...]
+    wanted_pieces: Sequence[WantedPiece]
     dropped: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     traits: Traits = ON_DISK

@@ -29,7 +29,7 @@ from msgspec import Struct
 from reshard.errors import LayoutError
 
 
-class Box(Struct, frozen=True):
+class Box(Struct, frozen=True, gc=False):
     """The elements ``start[d] <= i < stop[d]`` in each dimension ``d``.
 
     >>> Box((0, 2), (4, 6)).intersect(Box((2, 0), (8, 3)))
@@ -137,7 +137,7 @@ class Grid:
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Grid:
         """The grid of one box, the whole tensor."""
-        return cls.regular(shape, [max(1, n) for n in shape])
+        return _whole(tuple(shape))
 
     @classmethod
     def regular(cls, shape: Sequence[int], chunk: Sequence[int]) -> Grid:
@@ -253,6 +253,12 @@ class Grid:
         return tuple(map(_largest_part, self.cuts))
 
 
+@lru_cache(maxsize=4096)
+def _whole(shape: tuple[int, ...]) -> Grid:
+    """The grid of one box; cached, since there may be 100,000 tensors of one shape."""
+    return Grid.regular(shape, [max(1, n) for n in shape])
+
+
 def row_major_number(index: Sequence[int], parts: Sequence[int]) -> int:
     """The number of the place at ``index`` of an array of this shape, counted row-major.
 
@@ -306,6 +312,8 @@ def _is_cut(cuts: Cuts, at: int) -> bool:
 
 
 def _largest_part(cuts: Cuts) -> int:
+    if len(cuts) == 2:
+        return cuts[1]  # the common case; there may be 100,000
     return max(map(sub, cuts[1:], cuts), default=0)
 
 

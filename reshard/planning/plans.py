@@ -48,6 +48,20 @@ class Side(Struct, frozen=True, gc=False):
     ends_with_chunk: bool = True
     is_distant: bool = False
 
+    def of(self, spec: TensorSpec) -> Side:
+        """The storage of another tensor that is stored alike."""
+        return Side(
+            spec,
+            self.codec,
+            self.raw,
+            self.stream_bytes,
+            self.encoded_bytes,
+            self.copies,
+            self.in_order,
+            self.ends_with_chunk,
+            self.is_distant,
+        )
+
 
 class Price(Struct, frozen=True, gc=False):
     """The cost of a fill.

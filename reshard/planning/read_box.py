@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from reshard.answers.shared import Strategy
 from reshard.geometry.grid import Box, Cuts, Grid
+from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece, spans_chunks
 from reshard.planning.plans import Fill, Price, Side, around
 from reshard.planning.task_cost import (
@@ -77,7 +78,7 @@ COPY_BYTES = 4 << 20
 """Memory to copy a range of a file in the kernel."""
 
 
-class WantedPiece(Struct, frozen=True):
+class WantedPiece(Struct, frozen=True, gc=False):
     """A piece that is to be planned, and the storage of its source and target.
 
     Attributes:
@@ -88,6 +89,10 @@ class WantedPiece(Struct, frozen=True):
     source: Side
     target: Side
     copy_bytes: int = COPY_BYTES
+
+    def of(self, piece: Piece, source: TensorSpec, target: TensorSpec) -> WantedPiece:
+        """The wanted piece of other tensors, which are stored alike."""
+        return WantedPiece(piece, self.source.of(source), self.target.of(target), self.copy_bytes)
 
     @property
     def geometry(self) -> Hashable:
