@@ -154,6 +154,9 @@ class MadeLater(Sequence[T]):
             return tuple(map(self._make, self._items[at]))
         return self._make(self._items[at])
 
+    def __iter__(self) -> Iterator[T]:
+        return map(self._make, self._items)
+
     def __len__(self) -> int:
         return len(self._items)
 

@@ -253,7 +253,7 @@ def _summary(
     quantized: Quantized | None,
 ) -> ConversionPlan:
     checkpoint = target_plan.checkpoint
-    moved = [tensor.source.spec for tensor in plan.tensors]
+    moved = (tensor.source.spec for tensor in plan.tensors)
     mapping = target_plan.mapping
     identity = planned_identity(known, checkpoint, plan.max_memory, plan.workers)
     peak_bytes = max(plan.peak_bytes, 0 if identity is None else identity.peak_bytes)
@@ -275,7 +275,7 @@ def _summary(
         ),
         missing_chunks=numbers(missing),
         free_bytes=None if target is None else space_left(target),
-        map=None if mapping is None else MapSummary.of(mapping, plan.tensors),
+        map=None if mapping is None else MapSummary.of(mapping),
         identity=identity,
         quantized="" if quantized is None else quantized.text,
         plan=plan,

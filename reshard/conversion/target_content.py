@@ -26,6 +26,7 @@ from reshard.maps.mapped_checkpoint import leaf_of, mapped_tensors
 from reshard.planning.piece import Piece
 from reshard.planning.planner import COPY_BYTES, WantedPiece
 from reshard.planning.plans import Side
+from reshard.planning.read_box import Alike, WantedLike
 from reshard.planning.rules import Rewrite, made_of, rewrites, tree_digest
 from reshard.planning.target_layouts import TensorSplit, keeps_layouts, look_up, split
 from reshard.storage.base import Traits
@@ -126,7 +127,7 @@ class TargetContent(Struct, frozen=True):
 
     tensors: Mapping[str, TargetTensor]
     leaves: Sequence[Leaf]
-    wanted_pieces: Sequence[WantedPiece]
+    wanted_pieces: Sequence[WantedLike]
     dropped: tuple[str, ...]
     warnings: tuple[str, ...]
     made: Made
@@ -255,11 +256,11 @@ class _Kind(Struct, eq=False, gc=False):
 
     Attributes:
         tensor: one of them, as the format arranges it.
-        wanted: a wanted piece of one, by the kind of its source.
+        wanted: how their pieces are stored, by the kinds of the sources.
     """
 
     tensor: TargetTensor
-    wanted: dict[int, WantedPiece] = field(default_factory=dict)
+    wanted: dict[int, Alike] = field(default_factory=dict)
 
 
 class _Making(Struct):
@@ -276,7 +277,7 @@ class _Making(Struct):
     form: Form
     traits: Traits
     tensors: dict[str, TargetTensor] = field(default_factory=dict)
-    wanted_pieces: list[WantedPiece] = field(default_factory=list)
+    wanted_pieces: list[WantedLike] = field(default_factory=list)
     sources: dict[Hashable, int] = field(default_factory=dict)
     kinds: dict[Hashable, _Kind] = field(default_factory=dict)
 
@@ -305,10 +306,11 @@ class _Making(Struct):
     ) -> None:
         """Adds a wanted piece for a piece of a tensor; ``stored`` is its source."""
         number = self._number(stored)
-        wanted = kind.wanted.get(number)
-        if wanted is None:
-            wanted = kind.wanted[number] = demand_of(piece, stored, tensor, self.form, self.traits)
-        self.wanted_pieces.append(wanted.of(piece, stored.spec, tensor.spec))
+        alike = kind.wanted.get(number)
+        if alike is None:
+            wanted = demand_of(piece, stored, tensor, self.form, self.traits)
+            alike = kind.wanted[number] = Alike(wanted, wanted.sides)
+        self.wanted_pieces.append(WantedLike(piece, stored.spec, tensor.spec, alike))
 
     def _number(self, stored: StoredTensor) -> int:
         """The number of a kind of source: one for tensors that differ in names, places and checksums only."""

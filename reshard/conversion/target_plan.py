@@ -29,7 +29,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped
 from reshard.planning.keep_pairs import refuse_cut, refuse_parted
 from reshard.planning.piece import Piece
-from reshard.planning.planner import WantedPiece
+from reshard.planning.read_box import WantedLike
 from reshard.planning.target_layouts import keeps_layouts
 from reshard.storage.base import ON_DISK, Traits
 from reshard.storage.location import locate
@@ -46,7 +46,7 @@ class TargetPlan(Struct, frozen=True):
     """
 
     checkpoint: TargetCheckpoint
-    wanted_pieces: Sequence[WantedPiece]
+    wanted_pieces: Sequence[WantedLike]
     dropped: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     traits: Traits = ON_DISK

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
-from reshard.answers.record import counted, several
+from reshard.answers.record import MadeLater, counted, several
 from reshard.answers.shared import Strategy
 from reshard.geometry.grid import Box, Grid
 from reshard.geometry.sizes import format_bytes
@@ -89,6 +90,17 @@ class Price(Struct, frozen=True, gc=False):
         return self.decoded_bytes / self.source_bytes if self.source_bytes else 1.0
 
 
+class Filling(Protocol):
+    """A piece, and the storage of its source and target."""
+
+    @property
+    def piece(self) -> Piece: ...
+    @property
+    def source(self) -> Side: ...
+    @property
+    def target(self) -> Side: ...
+
+
 class Fill(Struct, frozen=True, gc=False):
     """Pieces of a target tensor that the same units write, and the strategy that moves them.
 
@@ -112,6 +124,19 @@ class Fill(Struct, frozen=True, gc=False):
 
     def __repr__(self) -> str:
         return f"Fill({self.source.spec.change_to(self.target.spec)}, {self.strategy})"
+
+    def of(self, asked: Sequence[Filling], target: Side) -> Fill:
+        """The same for other pieces that differ in names and places only."""
+        return Fill(
+            tuple([one.piece for one in asked]),
+            tuple([one.source for one in asked]),
+            target,
+            self.strategy,
+            self.units,
+            self.band_bytes,
+            self.price,
+            self.at_once,
+        )
 
     @property
     def piece(self) -> Piece:
@@ -239,6 +264,40 @@ class TensorPlan(Struct, frozen=True, gc=False):
         raise IndexError(unit)
 
 
+class TensorPlans(MadeLater[TensorPlan]):
+    """Plans of tensors. One of a single piece is made when it is looked at: of the piece, and a fill of another piece like it."""
+
+    def __init__(self, items: Sequence[TensorPlan | tuple[Filling, Fill]]) -> None:
+        super().__init__(items, _tensor_plan)
+
+    @property
+    def prices(self) -> Iterator[Price]:
+        """The price of each fill."""
+        for item in self._items:
+            if isinstance(item, TensorPlan):
+                yield from (fill.price for fill in item.fills)
+            else:
+                yield item[1].price
+
+    @property
+    def unlike(self) -> Iterator[TensorPlan]:
+        """The plans without those that differ from an earlier one in names and places only."""
+        seen = set()
+        for item in self._items:
+            if isinstance(item, TensorPlan):
+                yield item
+            elif id(item[1]) not in seen:
+                seen.add(id(item[1]))
+                yield _tensor_plan(item)
+
+
+def _tensor_plan(item: TensorPlan | tuple[Filling, Fill]) -> TensorPlan:
+    if isinstance(item, TensorPlan):
+        return item
+    asked, fill = item
+    return TensorPlan((fill.of([asked], asked.target),))
+
+
 class Plan(Struct, frozen=True):
     """Every target tensor, and the limits of the run.
 
@@ -250,7 +309,7 @@ class Plan(Struct, frozen=True):
         processes: number of processes that share the workers; 0 for threads of one process.
     """
 
-    tensors: tuple[TensorPlan, ...]
+    tensors: Sequence[TensorPlan]
     max_memory: int
     workers: int
     metadata_bytes: int = 0
@@ -270,20 +329,32 @@ class Plan(Struct, frozen=True):
         return (fill for tensor in self.tensors for fill in tensor.fills)
 
     @property
+    def prices(self) -> Iterator[Price]:
+        """The price of each fill."""
+        if isinstance(self.tensors, TensorPlans):
+            return self.tensors.prices
+        return (fill.price for fill in self.fills)
+
+    @property
+    def unlike(self) -> Iterable[TensorPlan]:
+        """The tensors without those that differ from an earlier one in names and places only."""
+        return self.tensors.unlike if isinstance(self.tensors, TensorPlans) else self.tensors
+
+    @property
     def tasks(self) -> int:
-        return sum(f.price.tasks for f in self.fills)
+        return sum(p.tasks for p in self.prices)
 
     @property
     def decoded_bytes(self) -> int:
-        return sum(f.price.decoded_bytes for f in self.fills)
+        return sum(p.decoded_bytes for p in self.prices)
 
     @property
     def source_bytes(self) -> int:
-        return sum(f.price.source_bytes for f in self.fills)
+        return sum(p.source_bytes for p in self.prices)
 
     @property
     def written_bytes(self) -> int:
-        return sum(f.price.written_bytes for f in self.fills)
+        return sum(p.written_bytes for p in self.prices)
 
     @property
     def amplification(self) -> float:
@@ -292,14 +363,14 @@ class Plan(Struct, frozen=True):
     @property
     def peak_bytes(self) -> int:
         """Buffers in memory at the worst moment; never above ``max_memory``."""
-        return min(self.max_memory, peak_of((f.price for f in self.fills), self.workers))
+        return min(self.max_memory, peak_of(self.prices, self.workers))
 
 
 def peak_of(prices: Iterable[Price], workers: int) -> int:
     """The most bytes that ``workers`` tasks take at once."""
     biggest: list[int] = []
-    for price in prices:
-        for _ in range(min(price.tasks, workers)):
+    for price, count in Counter(prices).items():
+        for _ in range(min(count * price.tasks, workers)):
             heapq.heappush(biggest, price.task_bytes)
             if len(biggest) > workers:
                 heapq.heappop(biggest)
@@ -344,7 +415,7 @@ class MultiPlan(Struct, frozen=True):
     """
 
     plans: tuple[Plan, ...]
-    reads: tuple[Read, ...]
+    reads: Sequence[Read]
 
     @classmethod
     def alone(cls, plan: Plan) -> MultiPlan:
@@ -385,7 +456,7 @@ class MultiPlan(Struct, frozen=True):
     @property
     def decoded_bytes(self) -> int:
         """Bytes decoded from source chunks, for all targets together."""
-        return sum(self.price(read).decoded_bytes for read in self.reads)
+        return sum(price.decoded_bytes for price in self._prices())
 
     @property
     def source_bytes(self) -> int:
@@ -419,7 +490,14 @@ class MultiPlan(Struct, frozen=True):
     @property
     def peak_bytes(self) -> int:
         """Buffers in memory at the worst moment; never above ``max_memory``."""
-        return min(self.max_memory, peak_of((f.price for f in self._leading()), self.workers))
+        return min(self.max_memory, peak_of(self._prices(), self.workers))
+
+    def _prices(self) -> Iterable[Price]:
+        """The cost of each read, which is in the price of its first fill."""
+        each = [price for plan in self.plans for price in plan.prices]
+        if len(each) == len(self.reads):
+            return each  # no fill shares a read, and none need be made
+        return (fill.price for fill in self._leading())
 
     def _leading(self) -> Iterator[Fill]:
         """The first fill of each read, which pays for it."""

@@ -2,7 +2,7 @@
 
 ::
 
-    WantedPiece  a piece that is to be planned, and the storage of its source and target
+    WantedPiece  a piece that is to be planned, and the storage of its source and target; WantedLike in a few words
     ReadBox      wanted pieces that share a read: the box that they read, and the chunks of both sides within it
     SharedRead   a fill for each wanted piece, and the units in which tasks read the box
 
@@ -90,37 +90,102 @@ class WantedPiece(Struct, frozen=True, gc=False):
     target: Side
     copy_bytes: int = COPY_BYTES
 
-    def of(self, piece: Piece, source: TensorSpec, target: TensorSpec) -> WantedPiece:
-        """The wanted piece of other tensors, which are stored alike."""
-        return WantedPiece(piece, self.source.of(source), self.target.of(target), self.copy_bytes)
+    @property
+    def specs(self) -> tuple[TensorSpec, TensorSpec]:
+        """Source and target."""
+        return self.source.spec, self.target.spec
 
     @property
-    def geometry(self) -> Hashable:
-        """A key of all that the choice of a strategy depends on, for wanted pieces that may share a read."""
-        return (self.piece.source_box, self.piece.target_box, self._stored)
+    def sides(self) -> Hashable:
+        """A key of the storage of both sides."""
+        return _stored(self.source), _stored(self.target), self.copy_bytes
 
     @property
-    def geometry_alone(self) -> Hashable:
-        """The same key for a wanted piece that shares no read: of its places it has only the cuts of chunks.
+    def full(self) -> WantedPiece:
+        """Itself."""
+        return self
 
-        So 100,000 experts that become separate tensors have one key.
-        """
-        piece, source, target = self.piece, self.source.spec.storage, self.target.spec
-        taken: Hashable = piece.source_box.shape
-        if source.count > 1:
-            viewed = piece.source_view is not None
-            taken = piece.source_box if viewed else piece.source_grid(source).cuts
-        filled = None
-        if not piece.fills(target):
-            filled = (piece.target_grid(target.storage).cuts, spans_chunks(target, [piece]))
-        return (taken, filled, self._stored)
+
+class Alike(Struct, frozen=True, eq=False):
+    """The storage of wanted pieces whose sources and targets differ in names only.
+
+    Attributes:
+        wanted: one of them.
+        sides: its key.
+    """
+
+    wanted: WantedPiece
+    sides: Hashable
+
+
+class WantedLike(Struct, frozen=True, gc=False):
+    """A wanted piece in a few words: its storage is that of others. There may be 300,000."""
+
+    piece: Piece
+    source_spec: TensorSpec
+    target_spec: TensorSpec
+    alike: Alike
 
     @property
-    def _stored(self) -> Hashable:
-        p = self.piece
-        moved = (p.axis_order, p.source_dtype, p.target_dtype, p.fill, p.arithmetic is None)
-        sides = (p.source_view, _stored(self.source), p.target_view, _stored(self.target))
-        return (moved, sides, self.copy_bytes)
+    def specs(self) -> tuple[TensorSpec, TensorSpec]:
+        """Source and target."""
+        return self.source_spec, self.target_spec
+
+    @property
+    def source(self) -> Side:
+        """The storage of its source."""
+        return self.alike.wanted.source.of(self.source_spec)
+
+    @property
+    def target(self) -> Side:
+        """The storage of its target."""
+        return self.alike.wanted.target.of(self.target_spec)
+
+    @property
+    def sides(self) -> Hashable:
+        """A key of the storage of both sides."""
+        return self.alike.sides
+
+    @property
+    def full(self) -> WantedPiece:
+        """The same in full."""
+        return WantedPiece(self.piece, self.source, self.target, self.alike.wanted.copy_bytes)
+
+
+Wanted = WantedPiece | WantedLike
+
+
+def geometry(wanted: Wanted) -> Hashable:
+    """A key of all that the choice of a strategy depends on, for wanted pieces that may share a read."""
+    return (wanted.piece.source_box, wanted.piece.target_box, _moved(wanted.piece), wanted.sides)
+
+
+def geometry_alone(wanted: Wanted) -> Hashable:
+    """The same key for a wanted piece that shares no read: of its places it has only the cuts of chunks.
+
+    So 100,000 experts that become separate tensors have one key.
+    """
+    piece, (source, target) = wanted.piece, wanted.specs
+    taken: Hashable = piece.source_box.shape
+    if source.storage.count > 1:
+        viewed = piece.source_view is not None
+        taken = piece.source_box if viewed else piece.source_grid(source.storage).cuts
+    filled = None
+    if not piece.fills(target):
+        filled = (piece.target_grid(target.storage).cuts, spans_chunks(target, [piece]))
+    return (taken, filled, _moved(piece), wanted.sides)
+
+
+def _moved(piece: Piece) -> Hashable:
+    return (
+        piece.axis_order,
+        piece.source_dtype,
+        piece.target_dtype,
+        piece.fill,
+        piece.arithmetic is None,
+        piece.source_view,
+        piece.target_view,
+    )
 
 
 def _stored(side: Side) -> Hashable:
@@ -304,7 +369,7 @@ def _kinds(wanted_pieces: Sequence[WantedPiece]) -> list[int]:
     if len(wanted_pieces) == 1:
         return [0]
     known: dict[Hashable, int] = {}
-    return [known.setdefault(wanted.geometry_alone, len(known)) for wanted in wanted_pieces]
+    return [known.setdefault(geometry_alone(wanted), len(known)) for wanted in wanted_pieces]
 
 
 def _placed(starts: Sequence[int], grids: Sequence[Grid | None], dim: int) -> set[tuple[int, Cuts]]:
