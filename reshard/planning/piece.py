@@ -277,6 +277,8 @@ def spans_chunks(spec: TensorSpec, pieces: Sequence[Piece]) -> bool:
 
 def _boxes(piece: Piece) -> list[Box]:
     """The boxes of the target that a piece fills."""
+    if piece.target_view is None:
+        return [piece.target_box]
     return [box for box, _ in piece.target_boxes(Box.full(piece.shape))]
 
 

@@ -45,7 +45,7 @@ MAX_NAME = 4096
 """The largest number of characters of a new name."""
 
 
-class Rewrite(Struct, frozen=True):
+class Rewrite(Struct, frozen=True, gc=False):
     """A leaf that is kept, its name in the target, and the dtype that it is cast to (None: unchanged).
 
     Attributes:
