@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import starmap
-from operator import add, ge, le, lt, sub
+from operator import add, ge, gt, le, lt, sub
 from types import EllipsisType
 
 from msgspec import Struct
@@ -230,22 +230,22 @@ class Grid:
         """
         if box.stop == self.shape and not any(box.start):
             return self
-        if not Box.full(self.shape).contains(box):
+        if any(map(gt, box.stop, self.shape)) or min(box.start, default=0) < 0:
             raise LayoutError(f"box {box} reaches outside the grid's shape {self.shape}")
-        cuts = tuple(
-            _clip_cuts(c, a, b) for c, a, b in zip(self.cuts, box.start, box.stop, strict=True)
-        )
-        return _risen(box.shape, cuts)
+        ends = zip(self.cuts, box.start, box.stop, strict=True)
+        return _risen(box.shape, tuple([_clip_cuts(c, a, b) for c, a, b in ends]))
 
     def permute(self, order: Sequence[int]) -> Grid:
         """The grid whose dimension ``d`` is this one's dimension ``order[d]``."""
-        if tuple(order) == tuple(range(len(self.shape))):
+        in_order = tuple(range(len(self.shape)))
+        if tuple(order) == in_order:
             return self
-        if sorted(order) != list(range(len(self.shape))):
+        if tuple(sorted(order)) != in_order:
             raise LayoutError(
                 f"{tuple(order)} is not an order of the {len(self.shape)} dimensions of {self.shape}"
             )
-        return _risen(tuple(self.shape[o] for o in order), tuple(self.cuts[o] for o in order))
+        shape, cuts = self.shape, self.cuts
+        return _risen(tuple([shape[o] for o in order]), tuple([cuts[o] for o in order]))
 
     @property
     def largest(self) -> tuple[int, ...]:

@@ -51,6 +51,8 @@ class Piece(Struct, frozen=True, gc=False):
     def __post_init__(self) -> None:
         rank = self.source_box.rank
         in_order = _in_order(rank)
+        if self.source_box is self.target_box and self.axis_order == in_order:
+            return  # the common case; there may be 300,000
         if self.axis_order != in_order and tuple(sorted(self.axis_order)) != in_order:
             raise PlanError(
                 f"{self.target!r}: the axis order {self.axis_order} is not a permutation of {rank} dimensions"

@@ -265,19 +265,16 @@ class TensorPlan(Struct, frozen=True, gc=False):
 
 
 class TensorPlans(MadeLater[TensorPlan]):
-    """Plans of tensors. One of a single piece is made when it is looked at: of the piece, and a fill of another piece like it."""
+    """Plans of tensors. One of a single piece is made when it is looked at: of the piece, and a fill of another piece like it.
+
+    Attributes:
+        prices: of each fill.
+    """
 
     def __init__(self, items: Sequence[TensorPlan | tuple[Filling, Fill]]) -> None:
         super().__init__(items, _tensor_plan)
-
-    @property
-    def prices(self) -> Iterator[Price]:
-        """The price of each fill."""
-        for item in self._items:
-            if isinstance(item, TensorPlan):
-                yield from (fill.price for fill in item.fills)
-            else:
-                yield item[1].price
+        fills = (x.fills if isinstance(x, TensorPlan) else (x[1],) for x in items)
+        self.prices = [fill.price for some in fills for fill in some]
 
     @property
     def unlike(self) -> Iterator[TensorPlan]:
@@ -329,11 +326,11 @@ class Plan(Struct, frozen=True):
         return (fill for tensor in self.tensors for fill in tensor.fills)
 
     @property
-    def prices(self) -> Iterator[Price]:
+    def prices(self) -> Sequence[Price]:
         """The price of each fill."""
         if isinstance(self.tensors, TensorPlans):
             return self.tensors.prices
-        return (fill.price for fill in self.fills)
+        return [fill.price for fill in self.fills]
 
     @property
     def unlike(self) -> Iterable[TensorPlan]:
