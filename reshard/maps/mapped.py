@@ -36,6 +36,7 @@ from reshard.maps.rule import (
     index_sizes,
     match_sources,
 )
+from reshard.maps.template import Namer
 from reshard.planning.piece import Piece
 from reshard.planning.rules import checked_name
 
@@ -171,12 +172,12 @@ class _Applying:
                 f"{rule.label}: {missing[0]!r} in {template.text!r} is no index of 'from' and no size that is given (sizes)"
             )
         arithmetic = arithmetic_of(rule, {**self._sizes, **counts})
+        name_of = template.namer()
         for values, name in matched.names.items():
             at = {**self._sizes, **dict(zip(matched.indices, values, strict=True))}
             source = self._specs[name]
-            spec = self._spec(
-                rule, self._name(rule, 0, at), source.shape, rule.cast or source.dtype
-            )
+            made = self._name(rule, 0, name_of, at)
+            spec = self._spec(rule, made, source.shape, rule.cast or source.dtype)
             piece = replace(Piece.whole(source, spec), arithmetic=arithmetic)
             self._add(rule, spec, (piece,))
 
@@ -189,18 +190,18 @@ class _Applying:
         dtype = rule.cast or (dtypes.pop() if dtypes else "float32")
         element = fill_element(rule, dtype)
         self._refuse_many(rule, math.prod(compiled.loops.values()))
+        names = [template.namer() for template in rule.targets]
         makes = [TargetPieces(found, compiled, some, element) for some in compiled.patterns]
         for values in assignments(compiled.loops):
             at = {**compiled.sizes, **values}
             for number, shape in enumerate(compiled.shapes):
-                spec = self._spec(rule, self._name(rule, number, at), shape, dtype)
+                spec = self._spec(rule, self._name(rule, number, names[number], at), shape, dtype)
                 self._refuse_many(rule, makes[number].most)
                 self._add(rule, spec, tuple(makes[number].all(spec, values)))
 
-    def _name(self, rule: MapRule, number: int, values: Mapping[str, int]) -> str:
-        template = rule.targets[number]
+    def _name(self, rule: MapRule, number: int, name_of: Namer, values: Mapping[str, int]) -> str:
         try:
-            return checked_name(template.text, template.name(values))
+            return checked_name(rule.targets[number].text, name_of(values))
         except ValueError as error:
             raise PlanError(f"{rule.label}: {error}") from None
 
@@ -265,9 +266,10 @@ class _Applying:
             raise PlanError(
                 f"{rule.label}: no rule makes {template.text!r}, of which the target is a copy"
             )
+        name_of = rule.targets[0].namer()
         for name, values in found.items():
             copied = self._made[name]
-            made = self._name(rule, 0, {**self._sizes, **values})
+            made = self._name(rule, 0, name_of, {**self._sizes, **values})
             spec = self._spec(rule, made, copied.spec.shape, copied.spec.dtype)
             self._add(rule, spec, tuple(replace(piece, target=made) for piece in copied.pieces))
 

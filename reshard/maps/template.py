@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 
 from msgspec import Struct
 
@@ -18,6 +18,9 @@ from reshard.planning.rules import MAX_NAME
 _HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _NUMBER = re.compile(r"\d+", re.ASCII)
 _DIGITS = re.compile(r"[\d{]+", re.ASCII)
+
+
+Namer = Callable[[Mapping[str, int]], str]
 
 
 def parse_template(text: str) -> Template:
@@ -44,11 +47,7 @@ def parse_template(text: str) -> Template:
                 )
             parts.append(_hole(text, found[1]))
     _append(parts, text[end:])
-    kept = tuple(part for part in parts if part != "")
-    if not all(isinstance(part, str) or part.is_name for part in kept):
-        return Template(text, kept)
-    form = (p.replace("{", "{{").replace("}", "}}") if isinstance(p, str) else f"{{{p.text}}}" for p in kept)  # fmt: skip
-    return Template(text, kept, "".join(form))
+    return Template(text, tuple(part for part in parts if part != ""))
 
 
 def _is_ambiguous(parts: list[str | Expression]) -> bool:
@@ -80,12 +79,10 @@ class Template(Struct, frozen=True):
 
     Attributes:
         parts: text and the arithmetic of indices, by turns.
-        form: where each hole is a name alone, as most are, the text for ``str.format_map``: a fifth of the time of the parts.
     """
 
     text: str
     parts: tuple[str | Expression, ...]
-    form: str = ""
 
     @property
     def holes(self) -> tuple[Expression, ...]:
@@ -148,12 +145,27 @@ class Template(Struct, frozen=True):
 
     def name(self, values: Mapping[str, int]) -> str:
         """The name with these indices; ValueError for one that is no whole number of at least 0."""
-        if self.form:
-            return self.form.format_map(values)
-        return "".join(
-            part if isinstance(part, str) else _text(part, tuple([values[n] for n in part.names]))
-            for part in self.parts
-        )
+        return self.namer()(values)
+
+    def namer(self) -> Namer:
+        """``name`` for many indices, in a fifth of the time."""
+        form, solving = "", []
+        for number, part in enumerate(self.parts):
+            if isinstance(part, str):
+                form += part.replace("{", "{{").replace("}", "}}")
+            elif part.is_name:
+                form += f"{{{part.text}}}"
+            else:
+                form += f"{{#{number}}}"
+                solving.append((f"#{number}", part.names, cache(partial(_text, part))))
+        if not solving:
+            return form.format_map
+
+        def name(values: Mapping[str, int]) -> str:
+            own = {key: text(*[values[n] for n in names]) for key, names, text in solving}
+            return form.format_map({**values, **own})
+
+        return name
 
     def under(self, prefix: str) -> Template:
         """The template below a prefix, which may have indices, too."""
@@ -188,8 +200,7 @@ def _solved(hole: Expression, number: int, sizes: Mapping[str, int]) -> dict[str
     return None if value is None else {left: value}
 
 
-@lru_cache(maxsize=4096)
-def _text(hole: Expression, values: tuple[int, ...]) -> str:
+def _text(hole: Expression, *values: int) -> str:
     return str(hole.whole(dict(zip(hole.names, values, strict=True))))
 
 
