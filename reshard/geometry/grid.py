@@ -230,10 +230,18 @@ class Grid:
         """
         if box.stop == self.shape and not any(box.start):
             return self
+        return _risen(box.shape, self.cuts_in(box))
+
+    def cuts_in(self, box: Box) -> tuple[Cuts, ...]:
+        """The cuts of ``clip``."""
         if any(map(gt, box.stop, self.shape)) or min(box.start, default=0) < 0:
             raise LayoutError(f"box {box} reaches outside the grid's shape {self.shape}")
         ends = zip(self.cuts, box.start, box.stop, strict=True)
-        return _risen(box.shape, tuple([_clip_cuts(c, a, b) for c, a, b in ends]))
+        return tuple([_clip_cuts(c, a, b) for c, a, b in ends])
+
+    def are_cuts(self, places: Sequence[int]) -> bool:
+        """True if the grid is cut at each of these places, one for each dimension and within it."""
+        return all(map(_is_cut, self.cuts, places))
 
     def permute(self, order: Sequence[int]) -> Grid:
         """The grid whose dimension ``d`` is this one's dimension ``order[d]``."""

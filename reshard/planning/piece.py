@@ -285,8 +285,7 @@ def _boxes(piece: Piece) -> list[Box]:
 
 
 def _is_aligned(spec: TensorSpec, box: Box) -> bool:
-    ends = zip(spec.storage.cuts, box.start, box.stop, strict=True)
-    return all(start in cuts and stop in cuts for cuts, start, stop in ends)
+    return spec.storage.are_cuts(box.start) and spec.storage.are_cuts(box.stop)
 
 
 _HALF = 0.5

@@ -97,7 +97,7 @@ def make_multi_plan(
             known[key] = _shared(asked, budget, refusable, counted)
         for shared in known[key]:
             at = [places[number] for number in shared.numbers]
-            made.update(zip(at, shared.fills, strict=True))
+            made.update(zip(at, _unlike(shared.fills), strict=True))
             reads.append(at[0] if len(at) == 1 else _read_of_several(shared, at, asked))
     plans = tuple(
         Plan(
@@ -111,6 +111,13 @@ def make_multi_plan(
         for target, of_target in enumerate(tensors)
     )
     return MultiPlan(plans, MadeLater(reads, partial(_read, plans)))
+
+
+def _unlike(fills: Sequence[Fill]) -> Sequence[Fill]:
+    """One fill in place of all that differ in their pieces only."""
+    known: dict[Hashable, Fill] = {}
+    keys = ((x.strategy, id(x.units), x.band_bytes, x.price, x.at_once) for x in fills)
+    return [known.setdefault(key, fill) for key, fill in zip(keys, fills, strict=True)]
 
 
 def _read_of_several(
@@ -190,7 +197,7 @@ def _planned(
     return TensorPlans(found)
 
 
-def _sharing(tensors: Sequence[Sequence[_OneTensor]]) -> Iterator[Sequence[FillAt]]:
+def _sharing(tensors: Sequence[Sequence[_OneTensor]]) -> list[Sequence[FillAt]]:
     """Groups of fills that may share a read, in the order of the first target: of one source tensor, in one view."""
     found: dict[Hashable, FillAt | list[FillAt]] = {}
     for target, of_target in enumerate(tensors):
@@ -203,7 +210,7 @@ def _sharing(tensors: Sequence[Sequence[_OneTensor]]) -> Iterator[Sequence[FillA
                     first.append(at)
                 elif first is not at:
                     found[key] = [first, at]
-    return (some if isinstance(some, list) else (some,) for some in found.values())
+    return [some if isinstance(some, list) else (some,) for some in found.values()]
 
 
 def _sharing_key(at: FillAt, asked: _OneFill) -> Hashable:

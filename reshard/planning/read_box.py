@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from reshard.answers.shared import Strategy
 from reshard.geometry.grid import Box, Cuts, Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.piece import Piece, spans_chunks
+from reshard.planning.piece import Piece, inverse, spans_chunks
 from reshard.planning.plans import Fill, Price, Side, around
 from reshard.planning.task_cost import (
     SECONDS_PER_TASK,
@@ -96,14 +96,22 @@ class WantedPiece(Struct, frozen=True, gc=False):
         return self.source.spec, self.target.spec
 
     @property
-    def sides(self) -> Hashable:
+    def sides(self) -> Sides:
         """A key of the storage of both sides."""
-        return _stored(self.source), _stored(self.target), self.copy_bytes
+        return Sides(_stored(self.source), _stored(self.target), self.copy_bytes)
 
     @property
     def full(self) -> WantedPiece:
         """Itself."""
         return self
+
+
+class Sides(Struct, frozen=True, cache_hash=True):
+    """A key of the storage of both sides of a wanted piece."""
+
+    source: Hashable
+    target: Hashable
+    copy_bytes: int
 
 
 class Alike(Struct, frozen=True, eq=False):
@@ -115,7 +123,7 @@ class Alike(Struct, frozen=True, eq=False):
     """
 
     wanted: WantedPiece
-    sides: Hashable
+    sides: Sides
 
 
 class WantedLike(Struct, frozen=True, gc=False):
@@ -142,14 +150,15 @@ class WantedLike(Struct, frozen=True, gc=False):
         return self.alike.wanted.target.of(self.target_spec)
 
     @property
-    def sides(self) -> Hashable:
+    def sides(self) -> Sides:
         """A key of the storage of both sides."""
         return self.alike.sides
 
     @property
     def full(self) -> WantedPiece:
-        """The same in full."""
-        return WantedPiece(self.piece, self.source, self.target, self.alike.wanted.copy_bytes)
+        """The same with the storage of another one, whose tensors have other names; for its price."""
+        like = self.alike.wanted
+        return WantedPiece(self.piece, like.source, like.target, like.copy_bytes)
 
 
 Wanted = WantedPiece | WantedLike
@@ -172,7 +181,12 @@ def geometry_alone(wanted: Wanted) -> Hashable:
         taken = piece.source_box if viewed else piece.source_grid(source.storage).cuts
     filled = None
     if not piece.fills(target):
-        filled = (piece.target_grid(target.storage).cuts, spans_chunks(target, [piece]))
+        if piece.target_view is None:
+            cuts = target.storage.cuts_in(piece.target_box)
+            cuts = tuple([cuts[dim] for dim in inverse(piece.axis_order)])
+        else:
+            cuts = piece.target_grid(target.storage).cuts
+        filled = (cuts, spans_chunks(target, [piece]))
     return (taken, filled, _moved(piece), wanted.sides)
 
 
