@@ -22,7 +22,7 @@ from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped, MappedTensor
-from reshard.maps.mapped_checkpoint import leaf_of, mapped_tensors
+from reshard.maps.mapped_checkpoint import leaves_of, mapped_tensors
 from reshard.planning.piece import Piece
 from reshard.planning.planner import COPY_BYTES, WantedPiece
 from reshard.planning.plans import Side
@@ -209,10 +209,9 @@ def mapped_content(
     mapping, dropped = mapped_tensors(reader, given, options.changes)
     check_growth(reader, options, (made.spec for made in mapping.tensors))
     look_up(options.layout, [made.spec.name for made in mapping.tensors])
-    making, leaves = _Making(options, form, traits), []
-    for made in mapping.tensors:
-        leaves.append(leaf_of(reader, made))
-        _add_mapped(making, reader, made, leaves[-1])
+    making, leaves = _Making(options, form, traits), list(leaves_of(reader, mapping.tensors))
+    for made, leaf in zip(mapping.tensors, leaves, strict=True):
+        _add_mapped(making, reader, made, leaf)
     return TargetContent(
         making.tensors,
         leaves,

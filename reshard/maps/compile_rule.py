@@ -341,8 +341,8 @@ class TargetPieces:
     def all(self, spec: TensorSpec, loops: Mapping[str, int]) -> Iterator[Piece]:
         """The pieces of a target, in order; ``loops`` are the indices in its name."""
         for pattern, own in self._patterns:
-            for values in assignments(own):
-                at = {**loops, **values}
+            for values in assignments(own) if own else ({},):
+                at = {**loops, **values} if values else loops
                 if pattern.is_for(at):
                     yield self._piece(spec, pattern, at)
 

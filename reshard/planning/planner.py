@@ -95,6 +95,10 @@ def make_multi_plan(
             every = [wanted for one in asked for wanted in one]
             refusable = wanted_pieces[0] if len(wanted_pieces) == 1 else every
             known[key] = _shared(asked, budget, refusable, counted)
+        if len(places) == 1:
+            made[places[0]] = known[key][0].fills[0]
+            reads.append(places[0])
+            continue
         for shared in known[key]:
             at = [places[number] for number in shared.numbers]
             made.update(zip(at, _unlike(shared.fills), strict=True))
@@ -202,9 +206,9 @@ def _sharing(tensors: Sequence[Sequence[_OneTensor]]) -> list[Sequence[FillAt]]:
     found: dict[Hashable, FillAt | list[FillAt]] = {}
     for target, of_target in enumerate(tensors):
         for number, tensor in enumerate(of_target):
-            for of in range(len(tensor) if isinstance(tensor, list) else 1):
+            for of, asked in enumerate(tensor if isinstance(tensor, list) else ((tensor,),)):
                 at = FillAt(target, number, of)
-                key = _sharing_key(at, _asked(tensors, at))
+                key = _sharing_key(at, asked)
                 first = found.setdefault(key, at)
                 if isinstance(first, list):
                     first.append(at)

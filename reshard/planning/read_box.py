@@ -300,12 +300,14 @@ class ReadBox(Struct, frozen=True):
 
     def unpriced(self, strategies: Sequence[Strategy], units: Grid) -> list[UnpricedFill]:
         """One unpriced fill for all wanted pieces that are alike in these units, in the order of the first of each."""
-        alike: dict[Hashable, list[int]] = {}
         own = self._own(units)
-        for number, (kind, strategy, grid) in enumerate(
-            zip(self.kinds, strategies, own, strict=True)
-        ):
-            alike.setdefault((kind, strategy, id(grid)), []).append(number)
+        keys = list(zip(self.kinds, strategies, map(id, own), strict=True))
+        alike: dict[Hashable, list[int]] = {key: [] for key in dict.fromkeys(keys)}
+        if len(alike) == 1:
+            alike[keys[0]].extend(range(len(keys)))  # the common case of many pieces
+        else:
+            for number, key in enumerate(keys):
+                alike[key].append(number)
         return [
             UnpricedFill(strategies[n], r.piece, r.source, r.target, own[n], numbers)
             for numbers in alike.values()
@@ -322,10 +324,13 @@ class ReadBox(Struct, frozen=True):
             line = Grid((size,), (cuts,))
             at = {(a, b): line.clip(Box((a,), (b,))).cuts[0] for a, b in set(places)}
             at = {place: shared.setdefault(own, own) for place, own in at.items()}
-            along.append([at[place] for place in places])
+            along.append((at, places))
+        if all(len(set(at.values())) == 1 for at, _ in along):
+            cuts = tuple(next(iter(at.values())) for at, _ in along)
+            return [Grid(tuple([one[-1] for one in cuts]), cuts)] * len(self.wanted_pieces)
         grids: dict[tuple[int, ...], Grid] = {}
         found = []
-        for own in zip(*along, strict=True):
+        for own in zip(*([at[place] for place in places] for at, places in along), strict=True):
             key = tuple(map(id, own))
             if key not in grids:
                 grids[key] = Grid(tuple([cuts[-1] for cuts in own]), own)
