@@ -326,8 +326,8 @@ class ReadBox(Struct, frozen=True):
             at = {place: shared.setdefault(own, own) for place, own in at.items()}
             along.append((at, places))
         if all(len(set(at.values())) == 1 for at, _ in along):
-            cuts = tuple(next(iter(at.values())) for at, _ in along)
-            return [Grid(tuple([one[-1] for one in cuts]), cuts)] * len(self.wanted_pieces)
+            one = tuple([next(iter(at.values())) for at, _ in along])
+            return [Grid(tuple([cuts[-1] for cuts in one]), one)] * len(self.wanted_pieces)
         grids: dict[tuple[int, ...], Grid] = {}
         found = []
         for own in zip(*([at[place] for place in places] for at, places in along), strict=True):
