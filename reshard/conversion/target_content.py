@@ -285,12 +285,12 @@ class _Making(Struct):
         source = stored.spec
         bare = TensorSpec(leaf.name, source.shape, dtype, Grid.whole(source.shape))
         parts = split(bare, source, self.options.layout)
-        key = (self._number(stored), dtype, parts.layout, parts.slices.cuts)
-        is_alone = stored.partition is not None or parts.partition is not None
-        kind = None if is_alone else self.kinds.get(key)
+        key: Hashable = (self._number(stored), dtype, parts.layout, parts.slices.cuts)
+        if stored.partition is not None or parts.partition is not None:
+            key = leaf.name  # of a kind of its own
+        kind = self.kinds.get(key)
         if kind is None:
-            kind = _Kind(_arranged(bare, stored, leaf, parts, self.form))
-            self.kinds[key] = kind
+            kind = self.kinds[key] = _Kind(_arranged(bare, stored, leaf, parts, self.form))
             tensor = kind.tensor
         else:
             like = kind.tensor
@@ -300,9 +300,7 @@ class _Making(Struct):
         self.tensors[leaf.name] = tensor
         return kind, tensor
 
-    def want(
-        self, piece: Piece, stored: StoredTensor, kind: _Kind, tensor: TargetTensor
-    ) -> None:
+    def want(self, piece: Piece, stored: StoredTensor, kind: _Kind, tensor: TargetTensor) -> None:
         """Adds a wanted piece for a piece of a tensor; ``stored`` is its source."""
         number = self._number(stored)
         alike = kind.wanted.get(number)

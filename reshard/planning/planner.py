@@ -33,7 +33,7 @@ from reshard.planning.plans import (
     TensorPlans,
     around,
 )
-from reshard.planning.read_box import Wanted, geometry, geometry_alone
+from reshard.planning.read_box import AnyWanted, geometry, geometry_alone, moved
 from reshard.planning.strategies import (
     COPY_BYTES,
     SharedRead,
@@ -56,7 +56,7 @@ __all__ = [
 
 
 def make_plan(
-    wanted_pieces: Sequence[Wanted],
+    wanted_pieces: Sequence[AnyWanted],
     max_memory: int,
     workers: int,
     metadata_bytes: int = 0,
@@ -67,7 +67,7 @@ def make_plan(
 
 
 def make_multi_plan(
-    wanted_pieces: Sequence[Sequence[Wanted]],
+    wanted_pieces: Sequence[Sequence[AnyWanted]],
     max_memory: int,
     workers: int,
     metadata_bytes: int = 0,
@@ -118,9 +118,12 @@ def make_multi_plan(
 
 
 def _unlike(fills: Sequence[Fill]) -> Sequence[Fill]:
-    """One fill in place of all that differ in their pieces only."""
+    """One fill in place of all that differ in names and places only."""
     known: dict[Hashable, Fill] = {}
-    keys = ((x.strategy, id(x.units), x.band_bytes, x.price, x.at_once) for x in fills)
+    keys = (
+        (x.strategy, id(x.units), x.band_bytes, x.price, x.at_once, x.piece.shape, moved(x.piece))
+        for x in fills
+    )
     return [known.setdefault(key, fill) for key, fill in zip(keys, fills, strict=True)]
 
 
@@ -146,16 +149,16 @@ def _geometry(asked: Sequence[_OneFill]) -> Hashable:
     return tuple([geometry(wanted) for one in asked for wanted in one])
 
 
-_OneFill = Sequence[Wanted]
+_OneFill = Sequence[AnyWanted]
 """The wanted pieces of one fill: one, or several whose pieces are assembled together."""
 
-_OneTensor = Wanted | list[_OneFill]
+_OneTensor = AnyWanted | list[_OneFill]
 """The fills of a tensor. Most have one piece, which stands for itself: lists take 170 bytes."""
 
 
-def _tensors(wanted_pieces: Sequence[Wanted]) -> list[_OneTensor]:
+def _tensors(wanted_pieces: Sequence[AnyWanted]) -> list[_OneTensor]:
     """The fills of each tensor of a target, in the order of the wanted pieces; PlanError if pieces do not tile a tensor."""
-    by_name: dict[str, Wanted | list[Wanted]] = {}
+    by_name: dict[str, AnyWanted | list[AnyWanted]] = {}
     for wanted in wanted_pieces:
         first = by_name.setdefault(wanted.piece.target, wanted)
         if isinstance(first, list):
@@ -165,7 +168,7 @@ def _tensors(wanted_pieces: Sequence[Wanted]) -> list[_OneTensor]:
     return [_fills_of(some) for some in by_name.values()]
 
 
-def _fills_of(some: Wanted | list[Wanted]) -> _OneTensor:
+def _fills_of(some: AnyWanted | list[AnyWanted]) -> _OneTensor:
     if not isinstance(some, list):
         check_tiled(some.specs[1], [some.piece])
         return some
@@ -225,7 +228,7 @@ def _sharing_key(at: FillAt, asked: _OneFill) -> Hashable:
 
 
 def _shared(
-    asked: Sequence[_OneFill], budget: Budget, refusable: Sequence[Wanted], metadata_bytes: int
+    asked: Sequence[_OneFill], budget: Budget, refusable: Sequence[AnyWanted], metadata_bytes: int
 ) -> list[SharedRead]:
     """As few reads for a group as memory and processor time allow; a refusal considers all of ``refusable``."""
     full = [[wanted.full for wanted in one] for one in asked]
@@ -248,7 +251,7 @@ def _joint(wanted_pieces: Sequence[WantedPiece], budget: Budget, metadata_bytes:
 
 
 def _refusal(
-    wanted_pieces: Sequence[Wanted], max_memory: int, metadata_bytes: int
+    wanted_pieces: Sequence[AnyWanted], max_memory: int, metadata_bytes: int
 ) -> MemoryBudgetError:
     unlike = {geometry(r): r.full for r in wanted_pieces}.values()
     need, _, wanted = max(

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.answers.record import MadeLater, counted, several
 from reshard.answers.shared import Strategy
@@ -51,17 +52,7 @@ class Side(Struct, frozen=True, gc=False):
 
     def of(self, spec: TensorSpec) -> Side:
         """The storage of another tensor that is stored alike."""
-        return Side(
-            spec,
-            self.codec,
-            self.raw,
-            self.stream_bytes,
-            self.encoded_bytes,
-            self.copies,
-            self.in_order,
-            self.ends_with_chunk,
-            self.is_distant,
-        )
+        return replace(self, spec=spec)
 
 
 class Price(Struct, frozen=True, gc=False):
@@ -127,16 +118,8 @@ class Fill(Struct, frozen=True, gc=False):
 
     def of(self, asked: Sequence[Filling], target: Side) -> Fill:
         """The same for other pieces that differ in names and places only."""
-        return Fill(
-            tuple([one.piece for one in asked]),
-            tuple([one.source for one in asked]),
-            target,
-            self.strategy,
-            self.units,
-            self.band_bytes,
-            self.price,
-            self.at_once,
-        )
+        pieces, sources = [one.piece for one in asked], [one.source for one in asked]
+        return replace(self, pieces=tuple(pieces), sources=tuple(sources), target=target)
 
     @property
     def piece(self) -> Piece:

@@ -161,15 +161,15 @@ class WantedLike(Struct, frozen=True, gc=False):
         return WantedPiece(self.piece, like.source, like.target, like.copy_bytes)
 
 
-Wanted = WantedPiece | WantedLike
+AnyWanted = WantedPiece | WantedLike
 
 
-def geometry(wanted: Wanted) -> Hashable:
+def geometry(wanted: AnyWanted) -> Hashable:
     """A key of all that the choice of a strategy depends on, for wanted pieces that may share a read."""
-    return (wanted.piece.source_box, wanted.piece.target_box, _moved(wanted.piece), wanted.sides)
+    return (wanted.piece.source_box, wanted.piece.target_box, moved(wanted.piece), wanted.sides)
 
 
-def geometry_alone(wanted: Wanted) -> Hashable:
+def geometry_alone(wanted: AnyWanted) -> Hashable:
     """The same key for a wanted piece that shares no read: of its places it has only the cuts of chunks.
 
     So 100,000 experts that become separate tensors have one key.
@@ -187,10 +187,11 @@ def geometry_alone(wanted: Wanted) -> Hashable:
         else:
             cuts = piece.target_grid(target.storage).cuts
         filled = (cuts, spans_chunks(target, [piece]))
-    return (taken, filled, _moved(piece), wanted.sides)
+    return (taken, filled, moved(piece), wanted.sides)
 
 
-def _moved(piece: Piece) -> Hashable:
+def moved(piece: Piece) -> Hashable:
+    """A key of what becomes of a piece's elements, but for its boxes and the numbers of its arithmetic."""
     return (
         piece.axis_order,
         piece.source_dtype,
