@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, ClassVar, TypeVar, overload
 
@@ -152,6 +154,9 @@ class MadeLater(Sequence[T]):
             return tuple(map(self._make, self._items[at]))
         return self._make(self._items[at])
 
+    def __iter__(self) -> Iterator[T]:
+        return map(self._make, self._items)
+
     def __len__(self) -> int:
         return len(self._items)
 
@@ -167,6 +172,21 @@ class MadeLater(Sequence[T]):
 
     def __repr__(self) -> str:
         return repr(tuple(self))
+
+
+@contextmanager
+def making_many() -> Iterator[None]:
+    """A pause of Python's search for cycles while many records are made, which have none.
+
+    The search goes through all records again and again: half the time of opening and planning 100,000 tensors (measured).
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 MOST = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reshard.answers.record import making_many
 from reshard.arguments import path_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def inspect(
     from reshard.formats.registry import open_reader
     from reshard.inspection.checkpoint_info import describe
 
-    return describe(open_reader(choose_checkpoint(path, step, item, unlisted=unlisted)))
+    with making_many():
+        return describe(open_reader(choose_checkpoint(path, step, item, unlisted=unlisted)))
 
 
 def is_checkpoint(path: Path) -> bool:

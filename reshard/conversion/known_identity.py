@@ -75,7 +75,7 @@ def known_identity(
     if asked == "compute":
         check_installed()
         return KnownIdentity("compute", identity_of_source(reader, source))
-    other = next((tensor.name for tensor in plan.tensors if not keeps_bits(tensor)), None)
+    other = next((tensor.name for tensor in plan.unlike if not keeps_bits(tensor)), None)
     if asked is None:
         # Bits first: the source's identity would be read for nothing.
         of_source = None if other is not None else _unasked(reader, source)

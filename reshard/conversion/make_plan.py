@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 
 from msgspec.structs import replace
 
+from reshard.answers.record import making_many
 from reshard.conversion.check_target import CheckedOptions, CheckedTarget
 from reshard.conversion.known_identity import (
     KnownIdentity,
@@ -109,6 +110,7 @@ def plan_requests(
     return most_requests(planned, left, chosen, more)
 
 
+@making_many()
 def plan_unnamed(
     chosen: CheckpointPath, options: CheckedOptions, *, by_hosts: bool = False
 ) -> Planned:
@@ -139,6 +141,7 @@ def local_paths(
     return source, named
 
 
+@making_many()
 def plan_targets(
     chosen: CheckpointPath,
     targets: Sequence[CheckedTarget],
@@ -255,7 +258,7 @@ def _summary(
     quantized: Quantized | None,
 ) -> ConversionPlan:
     checkpoint = target_plan.checkpoint
-    moved = [tensor.source.spec for tensor in plan.tensors]
+    moved = (tensor.source.spec for tensor in plan.tensors)
     mapping = target_plan.mapping
     identity = planned_identity(known, checkpoint, plan.max_memory, plan.workers)
     peak_bytes = max(plan.peak_bytes, 0 if identity is None else identity.peak_bytes)
@@ -277,7 +280,7 @@ def _summary(
         ),
         missing_chunks=numbers(missing),
         free_bytes=None if target is None else space_left(target),
-        map=None if mapping is None else MapSummary.of(mapping, plan.tensors),
+        map=None if mapping is None else MapSummary.of(mapping),
         identity=identity,
         quantized="" if quantized is None else quantized.text,
         plan=plan,

@@ -33,7 +33,7 @@ from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.identity.read_leaves import hashing_memory
 from reshard.layout.tensor_spec import change_text
-from reshard.maps.mapped import Mapped
+from reshard.maps.mapped import Mapped, MappedTensor
 from reshard.planning.estimates import Hosts, RequestPlan, TimePlan, plan_time
 from reshard.planning.plans import MultiPlan, Plan, TensorPlan
 from reshard.planning.task_cost import DECODE_BYTES_PER_SECOND
@@ -121,13 +121,13 @@ class MapSummary(Record, frozen=True):
     ] = ()
 
     @classmethod
-    def of(cls, mapping: Mapped, tensors: Sequence[TensorPlan]) -> MapSummary:
-        """The summary of a map whose targets are planned."""
+    def of(cls, mapping: Mapped) -> MapSummary:
+        """The summary of a map."""
         taken = {name for made in mapping.tensors for name in made.sources}
-        counts = Counter(map(change_of, tensors))
+        counts = Counter(map(change_of, mapping.tensors))
         return cls(
             len(taken) + len(mapping.equal),
-            len(tensors),
+            len(mapping.tensors),
             counts["exact"],
             counts["rounded"],
             counts["cast"],
@@ -145,7 +145,7 @@ class MapSummary(Record, frozen=True):
         )
 
 
-def change_of(tensor: TensorPlan) -> Change:
+def change_of(tensor: TensorPlan | MappedTensor) -> Change:
     """The change to a tensor's elements."""
     pieces = tensor.pieces
     if any(p.arithmetic is not None and not p.arithmetic.is_exact for p in pieces):

@@ -5,7 +5,7 @@ The tensors of a target: their layout, chunks and encoding, and the piece that t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -21,22 +21,20 @@ from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped, MappedTensor
-from reshard.maps.mapped_checkpoint import leaf_of, mapped_tensors
+from reshard.maps.mapped_checkpoint import leaves_of, mapped_tensors
 from reshard.planning.piece import Piece
 from reshard.planning.planner import COPY_BYTES, WantedPiece
 from reshard.planning.plans import Side
+from reshard.planning.read_box import Alike, WantedLike
 from reshard.planning.rules import Rewrite, made_of, rewrites, tree_digest
-from reshard.planning.target_layouts import Layout, TensorSplit, keeps_layouts, look_up, split
+from reshard.planning.target_layouts import TensorSplit, keeps_layouts, look_up, split
 from reshard.storage.base import Traits
 
 
-def target_tensor(
-    stored: StoredTensor, leaf: Leaf, dtype: str, layout: Layout | None, form: Form
+def _arranged(
+    bare: TensorSpec, stored: StoredTensor, leaf: Leaf, parts: TensorSplit, form: Form
 ) -> TargetTensor:
     """A tensor of the target, of the shape that ``stored`` has, as the format arranges it."""
-    source = stored.spec
-    bare = TensorSpec(leaf.name, source.shape, dtype, Grid.whole(source.shape))
-    parts = split(bare, source, layout)
     partition, slices = _partition(stored, parts)
     whole = replace(bare, layout=parts.layout)
     tensor = TargetTensor(whole, Encoding(), leaf, partition, slices)
@@ -128,7 +126,7 @@ class TargetContent(Struct, frozen=True):
 
     tensors: Mapping[str, TargetTensor]
     leaves: Sequence[Leaf]
-    wanted_pieces: tuple[WantedPiece, ...]
+    wanted_pieces: Sequence[WantedLike]
     dropped: tuple[str, ...]
     warnings: tuple[str, ...]
     made: Made
@@ -147,20 +145,19 @@ def renamed_content(
     )
     found = _target_leaves(reader, kept, keeps_layouts(options.layout))
     look_up(options.layout, [leaf.name for leaf in found.leaves if leaf.tensor])
-    tensors: dict[str, TargetTensor] = {}
-    wanted_pieces: list[WantedPiece] = []
+    making = _Making(options, form, traits)
     for rewrite, leaf in zip(kept, found.leaves, strict=True):
         if leaf.tensor:
             stored = reader.tensors[rewrite.source]
-            dtype = rewrite.dtype or stored.spec.dtype
-            tensor = target_tensor(stored, leaf, dtype, options.layout, form)
-            tensors[leaf.name] = tensor
+            kind, tensor = making.add(stored, leaf, rewrite.dtype or stored.spec.dtype)
             piece = Piece.whole(stored.spec, tensor.spec, saturate=rewrite.saturate)
-            wanted_pieces.append(demand_of(piece, stored, tensor, form, traits))
-    check_growth(reader, options, (tensor.spec for tensor in tensors.values()))
+            making.want(piece, stored, kind, tensor)
+    check_growth(reader, options, (tensor.spec for tensor in making.tensors.values()))
     dropped = _dropped(reader, {rewrite.source for rewrite in kept})
     made = made_of(reader.tensors, kept, options.changes)
-    return TargetContent(tensors, found.leaves, tuple(wanted_pieces), dropped, found.warnings, made)
+    return TargetContent(
+        making.tensors, found.leaves, making.wanted_pieces, dropped, found.warnings, made
+    )
 
 
 def _dropped(reader: Reader, kept: Collection[str]) -> tuple[str, ...]:
@@ -211,17 +208,37 @@ def mapped_content(
     mapping, dropped = mapped_tensors(reader, given, options.changes)
     check_growth(reader, options, (made.spec for made in mapping.tensors))
     look_up(options.layout, [made.spec.name for made in mapping.tensors])
-    making = _Making(reader, options, form, traits)
-    for made in mapping.tensors:
-        making.add(made)
+    making, leaves = _Making(options, form, traits), list(leaves_of(reader, mapping.tensors))
+    for made, leaf in zip(mapping.tensors, leaves, strict=True):
+        _add_mapped(making, reader, made, leaf)
     return TargetContent(
         making.tensors,
-        making.leaves,
-        tuple(making.wanted_pieces),
+        leaves,
+        making.wanted_pieces,
         dropped,
         _warnings(mapping),
         Made(tree_digest(reader.tensors), len(making.tensors), options.changes, by=given.plain),
         mapping,
+    )
+
+
+def _add_mapped(making: _Making, reader: Reader, made: MappedTensor, leaf: Leaf) -> None:
+    """Adds a target tensor, with a wanted piece for each of its pieces."""
+    first = next((p.source for p in made.pieces if p.fill is None), None)
+    like = _like(made.spec, None if first is None else reader.tensors[first])
+    kind, tensor = making.add(like, leaf, made.spec.dtype)
+    for piece in made.pieces:
+        stored = like if piece.fill is not None else reader.tensors[piece.source]
+        making.want(piece, stored, kind, tensor)
+
+
+def _like(spec: TensorSpec, source: StoredTensor | None) -> StoredTensor:
+    """The target tensor as if it were stored whole, encoded as its source is."""
+    whole = replace(spec, storage=Grid.whole(spec.shape))
+    if source is None:
+        return StoredTensor(whole, Encoding(), bytes(spec.itemsize), may_be_missing=False)
+    return StoredTensor(
+        whole, source.encoding, bytes(spec.itemsize), may_be_missing=False, is_key=source.is_key
     )
 
 
@@ -232,39 +249,77 @@ def _warnings(mapping: Mapped) -> tuple[str, ...]:
     return (f"the map takes only a part of {some} (crop)",)
 
 
-class _Making(Struct):
-    """A target while it is made."""
+class _Kind(Struct, eq=False, gc=False):
+    """Target tensors that differ in their names only.
 
-    reader: Reader
+    Attributes:
+        tensor: one of them, as the format arranges it.
+        wanted: how their pieces are stored, by the kinds of the sources.
+    """
+
+    tensor: TargetTensor
+    wanted: dict[int, Alike] = field(default_factory=dict)
+
+
+class _Making(Struct):
+    """A target while it is made.
+
+    A tensor is arranged and described for the planner once a kind: for each it took half the time of a plan (measured).
+
+    Attributes:
+        sources: a number for each kind of source.
+        kinds: by all that decides how the format arranges a tensor.
+    """
+
     options: CheckedOptions
     form: Form
     traits: Traits
     tensors: dict[str, TargetTensor] = field(default_factory=dict)
-    leaves: list[Leaf] = field(default_factory=list)
-    wanted_pieces: list[WantedPiece] = field(default_factory=list)
+    wanted_pieces: list[WantedLike] = field(default_factory=list)
+    sources: dict[Hashable, int] = field(default_factory=dict)
+    kinds: dict[Hashable, _Kind] = field(default_factory=dict)
 
-    def add(self, made: MappedTensor) -> None:
-        """Adds a target tensor, with a wanted piece for each of its pieces."""
-        first = next((p.source for p in made.pieces if p.fill is None), None)
-        leaf = leaf_of(self.reader, made)
-        like = self._like(made.spec, None if first is None else self.reader.tensors[first])
-        tensor = target_tensor(like, leaf, made.spec.dtype, self.options.layout, self.form)
+    def add(self, stored: StoredTensor, leaf: Leaf, dtype: str) -> tuple[_Kind, TargetTensor]:
+        """A tensor of the target, of the shape that ``stored`` has, as the format arranges it, and its kind."""
+        source = stored.spec
+        bare = TensorSpec(leaf.name, source.shape, dtype, Grid.whole(source.shape))
+        parts = split(bare, source, self.options.layout)
+        key: Hashable = (self._number(stored), dtype, parts.layout, parts.slices.cuts)
+        if stored.partition is not None or parts.partition is not None:
+            key = leaf.name  # of a kind of its own
+        kind = self.kinds.get(key)
+        if kind is None:
+            kind = self.kinds[key] = _Kind(_arranged(bare, stored, leaf, parts, self.form))
+            tensor = kind.tensor
+        else:
+            like = kind.tensor
+            spec, packed = like.spec, like.packed
+            spec = TensorSpec(leaf.name, spec.shape, dtype, spec.storage, spec.chunk_shape, spec.layout)  # fmt: skip
+            tensor = TargetTensor(spec, like.encoding, leaf, None, like.slices, like.copies, packed)
         self.tensors[leaf.name] = tensor
-        self.leaves.append(leaf)
-        sides: dict[str, WantedPiece] = {}
-        for piece in made.pieces:
-            stored = like if piece.fill is not None else self.reader.tensors[piece.source]
-            known = sides.get(piece.source)
-            if known is None:
-                known = demand_of(piece, stored, tensor, self.form, self.traits)
-                sides[piece.source] = known
-            self.wanted_pieces.append(replace(known, piece=piece))
+        return kind, tensor
 
-    def _like(self, spec: TensorSpec, source: StoredTensor | None) -> StoredTensor:
-        """The target tensor as if it were stored whole, encoded as its source is."""
-        whole = replace(spec, storage=Grid.whole(spec.shape))
-        if source is None:
-            return StoredTensor(whole, Encoding(), bytes(spec.itemsize), may_be_missing=False)
-        return StoredTensor(
-            whole, source.encoding, bytes(spec.itemsize), may_be_missing=False, is_key=source.is_key
+    def want(self, piece: Piece, stored: StoredTensor, kind: _Kind, tensor: TargetTensor) -> None:
+        """Adds a wanted piece for a piece of a tensor; ``stored`` is its source."""
+        number = self._number(stored)
+        alike = kind.wanted.get(number)
+        if alike is None:
+            wanted = demand_of(piece, stored, tensor, self.form, self.traits)
+            alike = kind.wanted[number] = Alike(wanted, wanted.sides)
+        self.wanted_pieces.append(WantedLike(piece, stored.spec, tensor.spec, alike))
+
+    def _number(self, stored: StoredTensor) -> int:
+        """The number of a kind of source: one for tensors that differ in names, places and checksums only."""
+        spec = stored.spec
+        kind = (
+            spec.shape,
+            spec.dtype,
+            spec.storage.cuts,
+            spec.chunk_shape,
+            spec.layout,
+            stored.encoding,
+            stored.fill,
+            stored.may_be_missing,
+            stored.is_key,
         )
+        return self.sources.setdefault(kind, len(self.sources))

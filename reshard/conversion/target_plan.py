@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 
 from msgspec import Struct
@@ -27,7 +27,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped
 from reshard.planning.keep_pairs import refuse_cut, refuse_parted
 from reshard.planning.piece import Piece
-from reshard.planning.planner import WantedPiece
+from reshard.planning.read_box import WantedLike
 from reshard.planning.target_layouts import keeps_layouts
 from reshard.storage.base import ON_DISK, Traits
 from reshard.storage.location import locate
@@ -44,7 +44,7 @@ class TargetPlan(Struct, frozen=True):
     """
 
     checkpoint: TargetCheckpoint
-    wanted_pieces: tuple[WantedPiece, ...]
+    wanted_pieces: Sequence[WantedLike]
     dropped: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     traits: Traits = ON_DISK

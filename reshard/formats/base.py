@@ -155,7 +155,7 @@ class Reader(Struct, frozen=True, eq=False):
         return self.chunks.recorded_ranges(name)
 
 
-class TargetTensor(Struct, frozen=True):
+class TargetTensor(Struct, frozen=True, gc=False):
     """A tensor to be written.
 
     Attributes:

@@ -216,7 +216,7 @@ class Stored(Struct, frozen=True):
     chunks: int
 
 
-class StoredTensor(Struct, frozen=True):
+class StoredTensor(Struct, frozen=True, gc=False):
     """A tensor of a checkpoint as a Reader sees it.
 
     Attributes:
@@ -275,7 +275,7 @@ class Carried(Struct, frozen=True):
     crc: int = 0
 
 
-class PathKey(Struct, frozen=True):
+class PathKey(Struct, frozen=True, gc=False):
     """One step of a leaf's path: a dict key or attribute, or a position in a sequence."""
 
     key: str
@@ -286,7 +286,7 @@ ARRAY_TYPES = frozenset({"jax.Array", "np.ndarray", "scalar"})
 """The types that Orbax itself records of arrays; any other is that of a program's own handler."""
 
 
-class Leaf(Struct, frozen=True):
+class Leaf(Struct, frozen=True, gc=False):
     """One leaf of a checkpoint's tree.
 
     Attributes:

@@ -151,6 +151,8 @@ def _between(old: Sequence[PathKey], new: Sequence[str]) -> list[PathKey]:
 
     Without numbers, keys replace each other one by one if there are equally many.
     """
+    if not old:
+        return [PathKey(part) for part in new]
     numbers = [i for i, part in enumerate(new) if _is_number(part)]
     if numbers:
         before = [key for key in old if key.is_sequence or _is_number(key.key)]

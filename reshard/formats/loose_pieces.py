@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import count, pairwise
 
 from msgspec import Struct
@@ -168,7 +167,7 @@ def gathered_chunks(
     """The chunks of a tensor whose ``pieces`` tile it (``check_tiling`` checks that); empty ones are ignored."""
     filled = [piece for piece in pieces if piece.box.size]
     if len(filled) <= 1 and not any(map(is_reordered, filled)):
-        grid = _whole(shape)
+        grid = Grid.whole(shape)
         held = {(0,) * len(shape): tuple(filled)} if filled else {}
         return GatheredChunks(grid, PLAIN, itemsize, grid, held)
     unsplit = unsplit_grid(shape, [piece.box for piece in filled])
@@ -183,12 +182,6 @@ def gathered_chunks(
         return GatheredChunks(parts, PLAIN, itemsize, parts, held)
     grid = split_large(parts, SPLIT_BYTES // itemsize, range(len(shape)))
     return GatheredChunks(grid, IN_RANGES, itemsize, parts, held)
-
-
-@lru_cache(maxsize=256)
-def _whole(shape: tuple[int, ...]) -> Grid:
-    """One grid for all tensors of a shape: a model has many tensors, but few shapes."""
-    return Grid.whole(shape)
 
 
 def is_reordered(piece: RawPiece) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import starmap
-from operator import add, ge, le, lt, sub
+from operator import add, ge, gt, le, lt, sub
 from types import EllipsisType
 
 from msgspec import Struct
@@ -29,7 +29,7 @@ from msgspec import Struct
 from reshard.errors import LayoutError
 
 
-class Box(Struct, frozen=True):
+class Box(Struct, frozen=True, gc=False):
     """The elements ``start[d] <= i < stop[d]`` in each dimension ``d``.
 
     >>> Box((0, 2), (4, 6)).intersect(Box((2, 0), (8, 3)))
@@ -137,7 +137,7 @@ class Grid:
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Grid:
         """The grid of one box, the whole tensor."""
-        return cls.regular(shape, [max(1, n) for n in shape])
+        return _whole(tuple(shape))
 
     @classmethod
     def regular(cls, shape: Sequence[int], chunk: Sequence[int]) -> Grid:
@@ -230,27 +230,41 @@ class Grid:
         """
         if box.stop == self.shape and not any(box.start):
             return self
-        if not Box.full(self.shape).contains(box):
+        return _risen(box.shape, self.cuts_in(box))
+
+    def cuts_in(self, box: Box) -> tuple[Cuts, ...]:
+        """The cuts of ``clip``."""
+        if any(map(gt, box.stop, self.shape)) or min(box.start, default=0) < 0:
             raise LayoutError(f"box {box} reaches outside the grid's shape {self.shape}")
-        cuts = tuple(
-            _clip_cuts(c, a, b) for c, a, b in zip(self.cuts, box.start, box.stop, strict=True)
-        )
-        return _risen(box.shape, cuts)
+        ends = zip(self.cuts, box.start, box.stop, strict=True)
+        return tuple([_clip_cuts(c, a, b) for c, a, b in ends])
+
+    def are_cuts(self, places: Sequence[int]) -> bool:
+        """True if the grid is cut at each of these places, one for each dimension and within it."""
+        return all(map(_is_cut, self.cuts, places))
 
     def permute(self, order: Sequence[int]) -> Grid:
         """The grid whose dimension ``d`` is this one's dimension ``order[d]``."""
-        if tuple(order) == tuple(range(len(self.shape))):
+        in_order = tuple(range(len(self.shape)))
+        if tuple(order) == in_order:
             return self
-        if sorted(order) != list(range(len(self.shape))):
+        if tuple(sorted(order)) != in_order:
             raise LayoutError(
                 f"{tuple(order)} is not an order of the {len(self.shape)} dimensions of {self.shape}"
             )
-        return _risen(tuple(self.shape[o] for o in order), tuple(self.cuts[o] for o in order))
+        shape, cuts = self.shape, self.cuts
+        return _risen(tuple([shape[o] for o in order]), tuple([cuts[o] for o in order]))
 
     @property
     def largest(self) -> tuple[int, ...]:
         """Size of the largest part along each dimension (0 if there is none)."""
         return tuple(map(_largest_part, self.cuts))
+
+
+@lru_cache(maxsize=4096)
+def _whole(shape: tuple[int, ...]) -> Grid:
+    """The grid of one box; cached, since there may be 100,000 tensors of one shape."""
+    return Grid.regular(shape, [max(1, n) for n in shape])
 
 
 def row_major_number(index: Sequence[int], parts: Sequence[int]) -> int:
@@ -306,6 +320,8 @@ def _is_cut(cuts: Cuts, at: int) -> bool:
 
 
 def _largest_part(cuts: Cuts) -> int:
+    if len(cuts) == 2:
+        return cuts[1]  # the common case; there may be 100,000
     return max(map(sub, cuts[1:], cuts), default=0)
 
 

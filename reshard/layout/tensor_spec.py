@@ -18,7 +18,7 @@ from reshard.layout.axes import show_axes
 from reshard.layout.tensor_layout import TensorLayout
 
 
-class TensorSpec(Struct, frozen=True):
+class TensorSpec(Struct, frozen=True, gc=False):
     """Name, shape and dtype of a tensor, its chunks on disk, and its layout over devices.
 
     It has two grids, which may differ: ``storage`` has the chunks on disk, ``slices`` the boxes of the layout.

@@ -312,56 +312,58 @@ def fill_element(rule: MapRule, dtype: str) -> bytes:
     return value.tobytes()
 
 
-class TargetPieces(Struct):
-    """Makes the pieces of one target.
+class TargetPieces:
+    """Makes the pieces of one of a rule's targets, by its patterns.
+
+    Args:
+        element: the bytes of the element for places that no source fills.
 
     Attributes:
-        loops: the indices in its name.
-        element: the bytes of the element for places that no source fills.
+        most: the most pieces that there can be, before any is made.
     """
 
-    spec: TensorSpec
-    found: Sequence[Matched]
-    compiled: CompiledRule
-    loops: Mapping[str, int]
-    element: bytes
-
-    def most(self, patterns: Sequence[PiecePattern]) -> int:
-        """The most pieces that there can be, before any is made."""
-        return sum(math.prod(self._own_indices(pattern).values()) for pattern in patterns)
-
-    def all(self, patterns: Sequence[PiecePattern]) -> Iterator[Piece]:
-        """The pieces, in order."""
+    def __init__(
+        self,
+        found: Sequence[Matched],
+        compiled: CompiledRule,
+        patterns: Sequence[PiecePattern],
+        element: bytes,
+    ) -> None:
+        self._found, self._arithmetic, self._element = found, compiled.arithmetic, element
+        # The stacked indices of the name of each pattern's source, and the number of places of each.
+        self._patterns: list[tuple[PiecePattern, dict[str, int]]] = []
         for pattern in patterns:
-            for values in assignments(self._own_indices(pattern)):
-                at = {**self.loops, **values}
-                if pattern.is_for(at):
-                    yield self._piece(pattern, at)
+            indices = found[pattern.source].indices if pattern.source >= 0 else ()
+            own = {index: compiled.stacked[index] for index in indices if index in compiled.stacked}
+            self._patterns.append((pattern, own))
+        self.most = sum(math.prod(own.values()) for _, own in self._patterns)
 
-    def _piece(self, pattern: PiecePattern, at: Mapping[str, int]) -> Piece:
+    def all(self, spec: TensorSpec, loops: Mapping[str, int]) -> Iterator[Piece]:
+        """The pieces of a target, in order; ``loops`` are the indices in its name."""
+        for pattern, own in self._patterns:
+            for values in assignments(own) if own else ({},):
+                at = {**loops, **values} if values else loops
+                if pattern.is_for(at):
+                    yield self._piece(spec, pattern, at)
+
+    def _piece(self, spec: TensorSpec, pattern: PiecePattern, at: Mapping[str, int]) -> Piece:
         target = pattern.of_target.at(at)
         if pattern.source < 0:
             full, view = Box.full(target.shape), pattern.of_target.view
             return Piece(
-                "", full, self.spec.name, target, pattern.axis_order, self.spec.dtype, self.spec.dtype,
-                source_view=view, target_view=view, fill=self.element,
+                "", full, spec.name, target, pattern.axis_order, spec.dtype, spec.dtype,
+                source_view=view, target_view=view, fill=self._element,
             )  # fmt: skip
-        matched = self.found[pattern.source]
+        matched = self._found[pattern.source]
         return Piece(
             matched.name(at),
             pattern.of_source.at(at),
-            self.spec.name,
+            spec.name,
             target,
             pattern.axis_order,
             matched.spec.dtype,
-            self.spec.dtype,
+            spec.dtype,
             source_view=pattern.of_source.view,
             target_view=pattern.of_target.view,
-            arithmetic=self.compiled.arithmetic,
+            arithmetic=self._arithmetic,
         )
-
-    def _own_indices(self, pattern: PiecePattern) -> dict[str, int]:
-        """The stacked indices of the name of a pattern's source, and the number of places of each."""
-        stacked = self.compiled.stacked
-        indices = self.found[pattern.source].indices if pattern.source >= 0 else ()
-        return {index: stacked[index] for index in indices if index in stacked}

@@ -43,7 +43,7 @@ class Expression(Struct, frozen=True):
         return tuple(dict.fromkeys(p[1] for p in self.parts if p[0] == "name"))
 
     @property
-    def _is_name(self) -> bool:
+    def is_name(self) -> bool:
         """True if it is a name alone, as most indices are."""
         return self.parts == (("name", self.text),)
 
@@ -64,7 +64,7 @@ class Expression(Struct, frozen=True):
 
     def whole(self, values: Mapping[str, int]) -> int:
         """Its value as a whole number of at least 0; ValueError for any other."""
-        found = values[self.text] if self._is_name else self.value(values)
+        found = values[self.text] if self.is_name else self.value(values)
         if found < 0 or found != int(found):
             raise ValueError(
                 f"{self.text} is {float(found):g}, which is no whole number of at least 0"
@@ -76,7 +76,7 @@ class Expression(Struct, frozen=True):
 
         Raises ValueError unless it grows in equal steps with ``name``.
         """
-        if self._is_name:
+        if self.is_name:
             return number
         at = [self.value({**values, name: n}) for n in range(3)]
         step = at[1] - at[0]

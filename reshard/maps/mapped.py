@@ -36,6 +36,7 @@ from reshard.maps.rule import (
     index_sizes,
     match_sources,
 )
+from reshard.maps.template import Namer
 from reshard.planning.piece import Piece
 from reshard.planning.rules import checked_name
 
@@ -43,7 +44,7 @@ MAX_PIECES = 2_000_000
 """Most pieces of all targets together."""
 
 
-class MappedTensor(Struct, frozen=True):
+class MappedTensor(Struct, frozen=True, gc=False):
     """A target tensor and the pieces that tile it.
 
     Attributes:
@@ -108,7 +109,7 @@ class _Applying:
         self._table = NameTable(specs)
         self._taken: dict[str, str] = {}
         self._made: dict[str, MappedTensor] = {}
-        self._made_table = NameTable()
+        self._made_table: NameTable | None = None
         self._equal: list[tuple[str, str]] = []
         self._cropped: list[str] = []
         self._counts: dict[str, set[int]] = defaultdict(set)
@@ -171,12 +172,12 @@ class _Applying:
                 f"{rule.label}: {missing[0]!r} in {template.text!r} is no index of 'from' and no size that is given (sizes)"
             )
         arithmetic = arithmetic_of(rule, {**self._sizes, **counts})
+        name_of = template.namer()
         for values, name in matched.names.items():
             at = {**self._sizes, **dict(zip(matched.indices, values, strict=True))}
             source = self._specs[name]
-            spec = self._spec(
-                rule, self._name(rule, 0, at), source.shape, rule.cast or source.dtype
-            )
+            made = self._name(rule, 0, name_of, at)
+            spec = self._spec(rule, made, source.shape, rule.cast or source.dtype)
             piece = replace(Piece.whole(source, spec), arithmetic=arithmetic)
             self._add(rule, spec, (piece,))
 
@@ -189,18 +190,18 @@ class _Applying:
         dtype = rule.cast or (dtypes.pop() if dtypes else "float32")
         element = fill_element(rule, dtype)
         self._refuse_many(rule, math.prod(compiled.loops.values()))
+        names = [template.namer() for template in rule.targets]
+        makes = [TargetPieces(found, compiled, some, element) for some in compiled.patterns]
         for values in assignments(compiled.loops):
             at = {**compiled.sizes, **values}
             for number, shape in enumerate(compiled.shapes):
-                spec = self._spec(rule, self._name(rule, number, at), shape, dtype)
-                makes = TargetPieces(spec, found, compiled, values, element)
-                self._refuse_many(rule, makes.most(compiled.patterns[number]))
-                self._add(rule, spec, tuple(makes.all(compiled.patterns[number])))
+                spec = self._spec(rule, self._name(rule, number, names[number], at), shape, dtype)
+                self._refuse_many(rule, makes[number].most)
+                self._add(rule, spec, tuple(makes[number].all(spec, values)))
 
-    def _name(self, rule: MapRule, number: int, values: Mapping[str, int]) -> str:
-        template = rule.targets[number]
+    def _name(self, rule: MapRule, number: int, name_of: Namer, values: Mapping[str, int]) -> str:
         try:
-            return checked_name(template.text, template.name(values))
+            return checked_name(rule.targets[number].text, name_of(values))
         except ValueError as error:
             raise PlanError(f"{rule.label}: {error}") from None
 
@@ -215,7 +216,8 @@ class _Applying:
         self._refuse_many(rule, len(pieces))
         self._pieces += len(pieces)
         self._made[spec.name] = MappedTensor(spec, pieces, rule.label)
-        self._made_table.add(spec.name)
+        if self._made_table is not None:
+            self._made_table.add(spec.name)
 
     def _refuse_many(self, rule: MapRule, more: int) -> None:
         """Raises PlanError where ``more`` pieces are too many; an index may stand for 2^40 tensors."""
@@ -257,14 +259,17 @@ class _Applying:
     def _tie_targets(self, rule: MapRule) -> None:
         template = rule.same_as
         assert template is not None  # noqa: S101  the caller looks
+        if self._made_table is None:
+            self._made_table = NameTable(self._made)
         found = self._made_table.matching(template, self._sizes)
         if not found:
             raise PlanError(
                 f"{rule.label}: no rule makes {template.text!r}, of which the target is a copy"
             )
+        name_of = rule.targets[0].namer()
         for name, values in found.items():
             copied = self._made[name]
-            made = self._name(rule, 0, {**self._sizes, **values})
+            made = self._name(rule, 0, name_of, {**self._sizes, **values})
             spec = self._spec(rule, made, copied.spec.shape, copied.spec.dtype)
             self._add(rule, spec, tuple(replace(piece, target=made) for piece in copied.pieces))
 
@@ -292,7 +297,16 @@ class _Applying:
         return Mapped(tuple(ordered), tuple(self._equal), tuple(dict.fromkeys(self._cropped)))
 
 
-def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """A key by which names are sorted so that ``layers.2`` comes before ``layers.10``."""
-    parts = re.split(r"(\d+)", name)
-    return tuple((int(p), "") if p.isdigit() and p.isascii() and len(p) < 20 else (-1, p) for p in parts)  # fmt: skip
+def natural(name: str) -> str:
+    """A key by which names are sorted so that ``layers.2`` comes before ``layers.10``.
+
+    Parts of text and numbers take turns. Each ends with ``\\0``, so that a part is compared before those behind it.
+    """
+    parts = _NUMBERS.split(name)
+    parts[1::2] = [
+        f"\1{p.zfill(20)}" if p.isascii() and len(p) < 20 else f"\0{p}" for p in parts[1::2]
+    ]
+    return "\0".join(parts)
+
+
+_NUMBERS = re.compile(r"(\d+)")

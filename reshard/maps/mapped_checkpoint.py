@@ -5,7 +5,7 @@ Select and drop rules apply to names of the source, then the map, then rename an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -44,13 +44,20 @@ def mapped_tensors(
 
 
 def leaf_of(reader: Reader, made: MappedTensor) -> Leaf:
-    """The leaf of a tensor that a map makes: a new one; that of a PRNG key keeps its metadata."""
-    source = next((p.source for p in made.pieces if p.fill is None), None)
+    """The leaf of a tensor that a map makes."""
+    return next(leaves_of(reader, [made]))
+
+
+def leaves_of(reader: Reader, tensors: Iterable[MappedTensor]) -> Iterator[Leaf]:
+    """The leaves of tensors that a map makes: new ones; those of PRNG keys keep their metadata."""
     trees = [item.name for item in reader.container.items if item.is_tree]
-    is_key = source is not None and reader.tensors[source].is_key
-    meta = next(x.meta for x in reader.leaves if x.name == source) if is_key else {}
-    blank = Leaf("", (), trees[0] if trees else "", meta=meta)
-    return renamed(blank, made.spec.name, reader.container.naming_items)
+    blank, items = Leaf("", (), trees[0] if trees else ""), reader.container.naming_items
+    for made in tensors:
+        source = next((p.source for p in made.pieces if p.fill is None), None)
+        leaf = blank
+        if source is not None and reader.tensors[source].is_key:
+            leaf = replace(blank, meta=next(x.meta for x in reader.leaves if x.name == source))
+        yield renamed(leaf, made.spec.name, items)
 
 
 def unequal(

@@ -60,7 +60,7 @@ class PiecePattern(Struct, frozen=True):
 
     def is_for(self, values: Mapping[str, int]) -> bool:
         """True if it is for these indices."""
-        return all(values[name] == place for name, place in self.only.items())
+        return not self.only or all(values[n] == place for n, place in self.only.items())
 
 
 class Joining(Struct, frozen=True):

@@ -127,9 +127,9 @@ class NameTable:
 
     def matching(self, template: Template, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
         """The names that match a template, with the indices in each."""
-        found = {}
+        found, match = {}, template.matcher(sizes)
         for name in self._candidates(template):
-            values = template.match(name, sizes)
+            values = match(name)
             if values is not None:
                 found[name] = values
         return found

@@ -7,8 +7,8 @@ A hole is an index, or arithmetic with one: ``{2*i+1}``, ``{i+first}``. In ``{6*
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache, partial
 
 from msgspec import Struct
 
@@ -18,6 +18,9 @@ from reshard.planning.rules import MAX_NAME
 _HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _NUMBER = re.compile(r"\d+", re.ASCII)
 _DIGITS = re.compile(r"[\d{]+", re.ASCII)
+
+
+Namer = Callable[[Mapping[str, int]], str]
 
 
 def parse_template(text: str) -> Template:
@@ -112,25 +115,57 @@ class Template(Struct, frozen=True):
 
     def match(self, name: str, sizes: Mapping[str, int]) -> dict[str, int] | None:
         """The indices in a name; None where it does not match as a whole, or an index is beyond a size that is given."""
+        return self.matcher(sizes)(name)
+
+    def matcher(self, sizes: Mapping[str, int]) -> Callable[[str], dict[str, int] | None]:
+        """``match`` for many names: few numbers are in many of them, and each is solved once."""
         if not self.holes:
-            return {} if self.parts == (name,) else None
-        found = _pattern(self).fullmatch(name)
-        if found is None:
-            return None
-        values: dict[str, int] = {}
-        for hole, digits in zip(self.holes, found.groups(), strict=True):
-            solved = _solved(hole, int(digits), sizes)
-            if solved is None or any(n >= sizes.get(i, n + 1) for i, n in solved.items()):
-                return None
-            if any(values.setdefault(i, n) != n for i, n in solved.items()):
-                return None
-        return values
+            return lambda name: {} if self.parts == (name,) else None
+        fullmatch, holes = _pattern(self).fullmatch, self.holes
+
+        @cache
+        def solved(place: int, digits: str) -> Sequence[tuple[str, int]] | None:
+            found = _solved(holes[place], int(digits), sizes)
+            is_none = found is None or any(n >= sizes.get(i, n + 1) for i, n in found.items())
+            return None if is_none or found is None else tuple(found.items())
+
+        def match(name: str) -> dict[str, int] | None:
+            found = fullmatch(name)
+            values: dict[str, int] = {}
+            for place, digits in enumerate(found.groups() if found else ()):
+                indices = solved(place, digits)
+                if indices is None:
+                    return None
+                for index, number in indices:
+                    if values.setdefault(index, number) != number:
+                        return None
+            return None if found is None else values
+
+        return match
 
     def name(self, values: Mapping[str, int]) -> str:
         """The name with these indices; ValueError for one that is no whole number of at least 0."""
-        return "".join(
-            part if isinstance(part, str) else str(part.whole(values)) for part in self.parts
-        )
+        return self.namer()(values)
+
+    def namer(self) -> Namer:
+        """``name`` for many indices, in a fifth of the time."""
+        form, solving = "", []
+        for number, part in enumerate(self.parts):
+            if isinstance(part, str):
+                form += part.replace("{", "{{").replace("}", "}}")
+            elif part.is_name:
+                form += f"{{{part.text}}}"
+            else:
+                form += f"{{#{number}}}"
+                solving.append((f"#{number}", part.names, cache(partial(_text, part))))
+        if not solving:
+            return form.format_map
+
+        def name(values: Mapping[str, int]) -> str:
+            own = {key: text(*[values[n] for n in names]) for key, names, text in solving}
+            return form.format_map({**values, **own})
+
+        return name
 
     def under(self, prefix: str) -> Template:
         """The template below a prefix, which may have indices, too."""
@@ -163,6 +198,10 @@ def _solved(hole: Expression, number: int, sizes: Mapping[str, int]) -> dict[str
     (left,) = _indices_of(hole, sizes)
     value = hole.solved(left, number, sizes)
     return None if value is None else {left: value}
+
+
+def _text(hole: Expression, *values: int) -> str:
+    return str(hole.whole(dict(zip(hole.names, values, strict=True))))
 
 
 class _Block(Struct, frozen=True):

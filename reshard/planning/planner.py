@@ -12,14 +12,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from reshard.answers.record import MadeLater
 from reshard.errors import MemoryBudgetError
 from reshard.planning.piece import check_tiled, spans_chunks
-from reshard.planning.plans import Fill, FillAt, MultiPlan, Plan, Read, Side, TensorPlan
+from reshard.planning.plans import (
+    Fill,
+    FillAt,
+    Filling,
+    MultiPlan,
+    Plan,
+    Read,
+    Side,
+    TensorPlan,
+    TensorPlans,
+    around,
+)
+from reshard.planning.read_box import AnyWanted, geometry, geometry_alone, moved
 from reshard.planning.strategies import (
     COPY_BYTES,
     SharedRead,
@@ -42,7 +56,7 @@ __all__ = [
 
 
 def make_plan(
-    wanted_pieces: Sequence[WantedPiece],
+    wanted_pieces: Sequence[AnyWanted],
     max_memory: int,
     workers: int,
     metadata_bytes: int = 0,
@@ -53,7 +67,7 @@ def make_plan(
 
 
 def make_multi_plan(
-    wanted_pieces: Sequence[Sequence[WantedPiece]],
+    wanted_pieces: Sequence[Sequence[AnyWanted]],
     max_memory: int,
     workers: int,
     metadata_bytes: int = 0,
@@ -71,19 +85,24 @@ def make_multi_plan(
     budget = Budget(max_memory - counted, workers)
     tensors = [_tensors(of_target) for of_target in wanted_pieces]
     made: dict[FillAt, Fill] = {}
-    reads: list[Read] = []
+    reads: list[FillAt | Read] = []
     known: dict[Hashable, list[SharedRead]] = {}
-    for sharing in _sharing(tensors):
-        asked = [one for _, some in sharing for one in some]
+    for places in _sharing(tensors):
+        asked = [_asked(tensors, at) for at in places]
         key = _geometry(asked)
         if key not in known:
             # The refusal names the largest tensor of one target, or of several targets a tensor that shares the read.
-            refusable = wanted_pieces[0] if len(wanted_pieces) == 1 else asked
-            known[key] = _shared([some for _, some in sharing], budget, refusable, counted)
+            every = [wanted for one in asked for wanted in one]
+            refusable = wanted_pieces[0] if len(wanted_pieces) == 1 else every
+            known[key] = _shared(asked, budget, refusable, counted)
+        if len(places) == 1:
+            made[places[0]] = known[key][0].fills[0]
+            reads.append(places[0])
+            continue
         for shared in known[key]:
-            read, fills = _named_read(shared, sharing)
-            reads.append(read)
-            made.update(fills)
+            at = [places[number] for number in shared.numbers]
+            made.update(zip(at, _unlike(shared.fills), strict=True))
+            reads.append(at[0] if len(at) == 1 else _read_of_several(shared, at, asked))
     plans = tuple(
         Plan(
             _planned(target, of_target, made),
@@ -95,86 +114,127 @@ def make_multi_plan(
         )
         for target, of_target in enumerate(tensors)
     )
-    return MultiPlan(plans, tuple(reads))
+    return MultiPlan(plans, MadeLater(reads, partial(_read, plans)))
 
 
-def _named_read(
-    shared: SharedRead, sharing: Sequence[tuple[FillAt, _OneFill]]
-) -> tuple[Read, dict[FillAt, Fill]]:
-    """A read and its fills, each with the names that were asked for."""
-    places = [sharing[number][0] for number in shared.numbers]
-    numbered = zip(shared.numbers, shared.fills, strict=True)
-    fills = [_as_asked(sharing[number][1], fill) for number, fill in numbered]
-    read = Read.of(places, fills, shared.units)
-    return read, dict(zip(places, fills, strict=True))
+def _unlike(fills: Sequence[Fill]) -> Sequence[Fill]:
+    """One fill in place of all that differ in names and places only."""
+    known: dict[Hashable, Fill] = {}
+    keys = (
+        (x.strategy, id(x.units), x.band_bytes, x.price, x.at_once, x.piece.shape, moved(x.piece))
+        for x in fills
+    )
+    return [known.setdefault(key, fill) for key, fill in zip(keys, fills, strict=True)]
 
 
-def _geometry(wanted_pieces: Sequence[WantedPiece]) -> Hashable:
-    """A key of wanted pieces; those with equal keys are planned alike."""
-    if len(wanted_pieces) == 1:
-        return wanted_pieces[0].geometry_alone
-    return tuple([wanted.geometry for wanted in wanted_pieces])
+def _read_of_several(
+    shared: SharedRead, places: Sequence[FillAt], asked: Sequence[_OneFill]
+) -> Read:
+    boxes = [asked[number][0].piece.source_box for number in shared.numbers]
+    return Read(tuple(places), around(boxes), shared.units)
 
 
-_OneFill = Sequence[WantedPiece]
+def _read(plans: Sequence[Plan], read: FillAt | Read) -> Read:
+    """A read; a fill that shares none stands for its own."""
+    if isinstance(read, Read):
+        return read
+    fill = plans[read.target].tensors[read.tensor].fills[read.fill]
+    return Read.of([read], [fill], fill.units)
+
+
+def _geometry(asked: Sequence[_OneFill]) -> Hashable:
+    """A key of the wanted pieces of fills; those with equal keys are planned alike."""
+    if len(asked) == 1 and len(asked[0]) == 1:
+        return geometry_alone(asked[0][0])
+    return tuple([geometry(wanted) for one in asked for wanted in one])
+
+
+_OneFill = Sequence[AnyWanted]
 """The wanted pieces of one fill: one, or several whose pieces are assembled together."""
 
+_OneTensor = AnyWanted | list[_OneFill]
+"""The fills of a tensor. Most have one piece, which stands for itself: lists take 170 bytes."""
 
-def _tensors(wanted_pieces: Sequence[WantedPiece]) -> list[list[_OneFill]]:
+
+def _tensors(wanted_pieces: Sequence[AnyWanted]) -> list[_OneTensor]:
     """The fills of each tensor of a target, in the order of the wanted pieces; PlanError if pieces do not tile a tensor."""
-    by_name: dict[str, list[WantedPiece]] = defaultdict(list)
+    by_name: dict[str, AnyWanted | list[AnyWanted]] = {}
     for wanted in wanted_pieces:
-        by_name[wanted.piece.target].append(wanted)
-    return [list(_fills_of(pieces)) for pieces in by_name.values()]
+        first = by_name.setdefault(wanted.piece.target, wanted)
+        if isinstance(first, list):
+            first.append(wanted)
+        elif first is not wanted:
+            by_name[wanted.piece.target] = [first, wanted]
+    return [_fills_of(some) for some in by_name.values()]
 
 
-def _fills_of(wanted_pieces: Sequence[WantedPiece]) -> Iterator[_OneFill]:
-    target = wanted_pieces[0].target
-    check_tiled(target.spec, [wanted.piece for wanted in wanted_pieces])
+def _fills_of(some: AnyWanted | list[AnyWanted]) -> _OneTensor:
+    if not isinstance(some, list):
+        check_tiled(some.specs[1], [some.piece])
+        return some
+    pieces, target = [wanted.piece for wanted in some], some[0].target
+    check_tiled(target.spec, pieces)
     is_in_pieces = target.raw and target.in_order is None
-    if (
-        len(wanted_pieces) == 1
-        or is_in_pieces
-        or not spans_chunks(target.spec, [r.piece for r in wanted_pieces])
-    ):
-        yield from ([wanted] for wanted in wanted_pieces)
-    else:
-        yield wanted_pieces
+    if is_in_pieces or not spans_chunks(target.spec, pieces):
+        return [[wanted] for wanted in some]
+    return [some]
+
+
+def _asked(tensors: Sequence[Sequence[_OneTensor]], at: FillAt) -> _OneFill:
+    """The wanted pieces of a fill."""
+    tensor = tensors[at.target][at.tensor]
+    return tensor[at.fill] if isinstance(tensor, list) else (tensor,)
 
 
 def _planned(
-    target: int, tensors: Sequence[Sequence[_OneFill]], made: Mapping[FillAt, Fill]
-) -> tuple[TensorPlan, ...]:
-    """The tensors of a target with the fills that were made for them."""
-    return tuple(
-        TensorPlan(tuple(made[FillAt(target, number, of)] for of in range(len(fills))))
-        for number, fills in enumerate(tensors)
-    )
+    target: int, tensors: Sequence[_OneTensor], made: Mapping[FillAt, Fill]
+) -> TensorPlans:
+    """The tensors of a target with the fills that were made for wanted pieces like theirs."""
+    found: list[TensorPlan | tuple[Filling, Fill]] = []
+    for number, tensor in enumerate(tensors):
+        if isinstance(tensor, list):
+            side, fills = tensor[0][0].target, enumerate(tensor)
+            found.append(
+                TensorPlan(
+                    tuple([made[FillAt(target, number, n)].of(asked, side) for n, asked in fills])
+                )
+            )
+        else:
+            found.append((tensor, made[FillAt(target, number)]))
+    return TensorPlans(found)
 
 
-def _sharing(
-    tensors: Sequence[Sequence[Sequence[_OneFill]]],
-) -> list[list[tuple[FillAt, _OneFill]]]:
+def _sharing(tensors: Sequence[Sequence[_OneTensor]]) -> list[Sequence[FillAt]]:
     """Groups of fills that may share a read, in the order of the first target: of one source tensor, in one view."""
-    found: dict[Hashable, list[tuple[FillAt, _OneFill]]] = {}
+    found: dict[Hashable, FillAt | list[FillAt]] = {}
     for target, of_target in enumerate(tensors):
-        for tensor, fills in enumerate(of_target):
-            for number, asked in enumerate(fills):
-                at, piece = FillAt(target, tensor, number), asked[0].piece
-                is_alone = len(asked) > 1 or piece.fill is not None
-                shape = asked[0].source.spec.shape
-                key: Hashable = at if is_alone else (piece.key, shape, piece.source_view)
-                found.setdefault(key, []).append((at, asked))
-    return list(found.values())
+        for number, tensor in enumerate(of_target):
+            for of, asked in enumerate(tensor if isinstance(tensor, list) else ((tensor,),)):
+                at = FillAt(target, number, of)
+                key = _sharing_key(at, asked)
+                first = found.setdefault(key, at)
+                if isinstance(first, list):
+                    first.append(at)
+                elif first is not at:
+                    found[key] = [first, at]
+    return [some if isinstance(some, list) else (some,) for some in found.values()]
+
+
+def _sharing_key(at: FillAt, asked: _OneFill) -> Hashable:
+    piece = asked[0].piece
+    if len(asked) > 1 or piece.fill is not None:
+        return at
+    return piece.source, asked[0].specs[0].shape, piece.checkpoint, piece.source_view
 
 
 def _shared(
-    asked: Sequence[_OneFill], budget: Budget, refusable: Sequence[WantedPiece], metadata_bytes: int
+    asked: Sequence[_OneFill], budget: Budget, refusable: Sequence[AnyWanted], metadata_bytes: int
 ) -> list[SharedRead]:
     """As few reads for a group as memory and processor time allow; a refusal considers all of ``refusable``."""
-    if len(asked[0]) > 1:
-        return [_joint(asked[0], budget, metadata_bytes)]
-    found = shared_reads([one for (one,) in asked], budget)
+    full = [[wanted.full for wanted in one] for one in asked]
+    if len(full[0]) > 1:
+        return [_joint(full[0], budget, metadata_bytes)]
+    found = shared_reads([one for (one,) in full], budget)
     if found is None:
         raise _refusal(refusable, budget.memory, metadata_bytes)
     return found
@@ -190,24 +250,10 @@ def _joint(wanted_pieces: Sequence[WantedPiece], budget: Budget, metadata_bytes:
     raise _refused(wanted_pieces[0], least, budget.memory, metadata_bytes)
 
 
-def _as_asked(asked: _OneFill, fill: Fill) -> Fill:
-    """A fill that was made for wanted pieces of the same geometry, with the names of ``asked``."""
-    return Fill(
-        tuple([wanted.piece for wanted in asked]),
-        tuple([wanted.source for wanted in asked]),
-        asked[0].target,
-        fill.strategy,
-        fill.units,
-        fill.band_bytes,
-        fill.price,
-        fill.at_once,
-    )
-
-
 def _refusal(
-    wanted_pieces: Sequence[WantedPiece], max_memory: int, metadata_bytes: int
+    wanted_pieces: Sequence[AnyWanted], max_memory: int, metadata_bytes: int
 ) -> MemoryBudgetError:
-    unlike = {r.geometry: r for r in wanted_pieces}.values()
+    unlike = {geometry(r): r.full for r in wanted_pieces}.values()
     need, _, wanted = max(
         ((smallest_memory(r), r.piece.target, r) for r in unlike), key=lambda n: n[:2]
     )
@@ -311,7 +357,7 @@ def _of_one_box(
     """Reads of wanted pieces for the same box: each joins the read that gains most by it. None if one does not fit."""
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for number in numbers:
-        alike[wanted_pieces[number].geometry_alone if len(numbers) > 1 else None].append(number)
+        alike[geometry_alone(wanted_pieces[number]) if len(numbers) > 1 else None].append(number)
     reads: list[SharedRead] = []
     for same in alike.values():
         alone = _alone(wanted_pieces[same[0]], budget)
@@ -426,7 +472,7 @@ def _within(wanted_pieces: Sequence[WantedPiece], budget: Budget) -> SharedRead 
 
 def _alone(wanted: WantedPiece, budget: Budget) -> SharedRead | None:
     """The read of a wanted piece that shares none; its fill may have the names and places of a wanted piece like it."""
-    key = wanted.geometry_alone
+    key = geometry_alone(wanted)
     if key not in budget.alone:
         budget.alone[key] = _within([wanted], budget)
     return budget.alone[key]

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from reshard.answers.record import counted, several
+from reshard.answers.record import MadeLater, counted, several
 from reshard.answers.shared import Strategy
 from reshard.geometry.grid import Box, Grid
 from reshard.geometry.sizes import format_bytes
@@ -48,6 +50,10 @@ class Side(Struct, frozen=True, gc=False):
     ends_with_chunk: bool = True
     is_distant: bool = False
 
+    def of(self, spec: TensorSpec) -> Side:
+        """The storage of another tensor that is stored alike."""
+        return replace(self, spec=spec)
+
 
 class Price(Struct, frozen=True, gc=False):
     """The cost of a fill.
@@ -75,6 +81,17 @@ class Price(Struct, frozen=True, gc=False):
         return self.decoded_bytes / self.source_bytes if self.source_bytes else 1.0
 
 
+class Filling(Protocol):
+    """A piece, and the storage of its source and target."""
+
+    @property
+    def piece(self) -> Piece: ...
+    @property
+    def source(self) -> Side: ...
+    @property
+    def target(self) -> Side: ...
+
+
 class Fill(Struct, frozen=True, gc=False):
     """Pieces of a target tensor that the same units write, and the strategy that moves them.
 
@@ -98,6 +115,11 @@ class Fill(Struct, frozen=True, gc=False):
 
     def __repr__(self) -> str:
         return f"Fill({self.source.spec.change_to(self.target.spec)}, {self.strategy})"
+
+    def of(self, asked: Sequence[Filling], target: Side) -> Fill:
+        """The same for other pieces that differ in names and places only."""
+        pieces, sources = [one.piece for one in asked], [one.source for one in asked]
+        return replace(self, pieces=tuple(pieces), sources=tuple(sources), target=target)
 
     @property
     def piece(self) -> Piece:
@@ -238,6 +260,37 @@ class TensorPlan(Struct, frozen=True, gc=False):
         raise IndexError(unit)
 
 
+class TensorPlans(MadeLater[TensorPlan]):
+    """Plans of tensors. One of a single piece is made when it is looked at: of the piece, and a fill of another piece like it.
+
+    Attributes:
+        prices: of each fill.
+    """
+
+    def __init__(self, items: Sequence[TensorPlan | tuple[Filling, Fill]]) -> None:
+        super().__init__(items, _tensor_plan)
+        fills = (x.fills if isinstance(x, TensorPlan) else (x[1],) for x in items)
+        self.prices = [fill.price for some in fills for fill in some]
+
+    @property
+    def unlike(self) -> Iterator[TensorPlan]:
+        """The plans without those that differ from an earlier one in names and places only."""
+        seen = set()
+        for item in self._items:
+            if isinstance(item, TensorPlan):
+                yield item
+            elif id(item[1]) not in seen:
+                seen.add(id(item[1]))
+                yield _tensor_plan(item)
+
+
+def _tensor_plan(item: TensorPlan | tuple[Filling, Fill]) -> TensorPlan:
+    if isinstance(item, TensorPlan):
+        return item
+    asked, fill = item
+    return TensorPlan((fill.of([asked], asked.target),))
+
+
 class Plan(Struct, frozen=True):
     """Every target tensor, and the limits of the run.
 
@@ -249,7 +302,7 @@ class Plan(Struct, frozen=True):
         processes: number of processes that share the workers; 0 for threads of one process.
     """
 
-    tensors: tuple[TensorPlan, ...]
+    tensors: Sequence[TensorPlan]
     max_memory: int
     workers: int
     metadata_bytes: int = 0
@@ -269,20 +322,32 @@ class Plan(Struct, frozen=True):
         return (fill for tensor in self.tensors for fill in tensor.fills)
 
     @property
+    def prices(self) -> Sequence[Price]:
+        """The price of each fill."""
+        if isinstance(self.tensors, TensorPlans):
+            return self.tensors.prices
+        return [fill.price for fill in self.fills]
+
+    @property
+    def unlike(self) -> Iterable[TensorPlan]:
+        """The tensors without those that differ from an earlier one in names and places only."""
+        return self.tensors.unlike if isinstance(self.tensors, TensorPlans) else self.tensors
+
+    @property
     def tasks(self) -> int:
-        return sum(f.price.tasks for f in self.fills)
+        return sum(p.tasks for p in self.prices)
 
     @property
     def decoded_bytes(self) -> int:
-        return sum(f.price.decoded_bytes for f in self.fills)
+        return sum(p.decoded_bytes for p in self.prices)
 
     @property
     def source_bytes(self) -> int:
-        return sum(f.price.source_bytes for f in self.fills)
+        return sum(p.source_bytes for p in self.prices)
 
     @property
     def written_bytes(self) -> int:
-        return sum(f.price.written_bytes for f in self.fills)
+        return sum(p.written_bytes for p in self.prices)
 
     @property
     def amplification(self) -> float:
@@ -291,14 +356,14 @@ class Plan(Struct, frozen=True):
     @property
     def peak_bytes(self) -> int:
         """Buffers in memory at the worst moment; never above ``max_memory``."""
-        return min(self.max_memory, peak_of((f.price for f in self.fills), self.workers))
+        return min(self.max_memory, peak_of(self.prices, self.workers))
 
 
 def peak_of(prices: Iterable[Price], workers: int) -> int:
     """The most bytes that ``workers`` tasks take at once."""
     biggest: list[int] = []
-    for price in prices:
-        for _ in range(min(price.tasks, workers)):
+    for price, count in Counter(prices).items():
+        for _ in range(min(count * price.tasks, workers)):
             heapq.heappush(biggest, price.task_bytes)
             if len(biggest) > workers:
                 heapq.heappop(biggest)
@@ -343,7 +408,7 @@ class MultiPlan(Struct, frozen=True):
     """
 
     plans: tuple[Plan, ...]
-    reads: tuple[Read, ...]
+    reads: Sequence[Read]
 
     @classmethod
     def alone(cls, plan: Plan) -> MultiPlan:
@@ -384,7 +449,7 @@ class MultiPlan(Struct, frozen=True):
     @property
     def decoded_bytes(self) -> int:
         """Bytes decoded from source chunks, for all targets together."""
-        return sum(self.price(read).decoded_bytes for read in self.reads)
+        return sum(price.decoded_bytes for price in self._prices())
 
     @property
     def source_bytes(self) -> int:
@@ -418,7 +483,14 @@ class MultiPlan(Struct, frozen=True):
     @property
     def peak_bytes(self) -> int:
         """Buffers in memory at the worst moment; never above ``max_memory``."""
-        return min(self.max_memory, peak_of((f.price for f in self._leading()), self.workers))
+        return min(self.max_memory, peak_of(self._prices(), self.workers))
+
+    def _prices(self) -> Iterable[Price]:
+        """The cost of each read, which is in the price of its first fill."""
+        each = [price for plan in self.plans for price in plan.prices]
+        if len(each) == len(self.reads):
+            return each  # no fill shares a read, and none need be made
+        return (fill.price for fill in self._leading())
 
     def _leading(self) -> Iterator[Fill]:
         """The first fill of each read, which pays for it."""

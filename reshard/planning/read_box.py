@@ -2,7 +2,7 @@
 
 ::
 
-    WantedPiece  a piece that is to be planned, and the storage of its source and target
+    WantedPiece  a piece that is to be planned, and the storage of its source and target; WantedLike in a few words
     ReadBox      wanted pieces that share a read: the box that they read, and the chunks of both sides within it
     SharedRead   a fill for each wanted piece, and the units in which tasks read the box
 
@@ -28,7 +28,8 @@ from msgspec.structs import replace
 
 from reshard.answers.shared import Strategy
 from reshard.geometry.grid import Box, Cuts, Grid
-from reshard.planning.piece import Piece, spans_chunks
+from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.piece import Piece, inverse, spans_chunks
 from reshard.planning.plans import Fill, Price, Side, around
 from reshard.planning.task_cost import (
     SECONDS_PER_TASK,
@@ -77,7 +78,7 @@ COPY_BYTES = 4 << 20
 """Memory to copy a range of a file in the kernel."""
 
 
-class WantedPiece(Struct, frozen=True):
+class WantedPiece(Struct, frozen=True, gc=False):
     """A piece that is to be planned, and the storage of its source and target.
 
     Attributes:
@@ -90,32 +91,116 @@ class WantedPiece(Struct, frozen=True):
     copy_bytes: int = COPY_BYTES
 
     @property
-    def geometry(self) -> Hashable:
-        """A key of all that the choice of a strategy depends on, for wanted pieces that may share a read."""
-        return (self.piece.source_box, self.piece.target_box, self._stored)
+    def specs(self) -> tuple[TensorSpec, TensorSpec]:
+        """Source and target."""
+        return self.source.spec, self.target.spec
 
     @property
-    def geometry_alone(self) -> Hashable:
-        """The same key for a wanted piece that shares no read: of its places it has only the cuts of chunks.
-
-        So 100,000 experts that become separate tensors have one key.
-        """
-        piece, source, target = self.piece, self.source.spec.storage, self.target.spec
-        taken: Hashable = piece.source_box.shape
-        if source.count > 1:
-            viewed = piece.source_view is not None
-            taken = piece.source_box if viewed else piece.source_grid(source).cuts
-        filled = None
-        if not piece.fills(target):
-            filled = (piece.target_grid(target.storage).cuts, spans_chunks(target, [piece]))
-        return (taken, filled, self._stored)
+    def sides(self) -> Sides:
+        """A key of the storage of both sides."""
+        return Sides(_stored(self.source), _stored(self.target), self.copy_bytes)
 
     @property
-    def _stored(self) -> Hashable:
-        p = self.piece
-        moved = (p.axis_order, p.source_dtype, p.target_dtype, p.fill, p.arithmetic is None)
-        sides = (p.source_view, _stored(self.source), p.target_view, _stored(self.target))
-        return (moved, sides, self.copy_bytes)
+    def full(self) -> WantedPiece:
+        """Itself."""
+        return self
+
+
+class Sides(Struct, frozen=True, cache_hash=True):
+    """A key of the storage of both sides of a wanted piece."""
+
+    source: Hashable
+    target: Hashable
+    copy_bytes: int
+
+
+class Alike(Struct, frozen=True, eq=False):
+    """The storage of wanted pieces whose sources and targets differ in names only.
+
+    Attributes:
+        wanted: one of them.
+        sides: its key.
+    """
+
+    wanted: WantedPiece
+    sides: Sides
+
+
+class WantedLike(Struct, frozen=True, gc=False):
+    """A wanted piece in a few words: its storage is that of others. There may be 300,000."""
+
+    piece: Piece
+    source_spec: TensorSpec
+    target_spec: TensorSpec
+    alike: Alike
+
+    @property
+    def specs(self) -> tuple[TensorSpec, TensorSpec]:
+        """Source and target."""
+        return self.source_spec, self.target_spec
+
+    @property
+    def source(self) -> Side:
+        """The storage of its source."""
+        return self.alike.wanted.source.of(self.source_spec)
+
+    @property
+    def target(self) -> Side:
+        """The storage of its target."""
+        return self.alike.wanted.target.of(self.target_spec)
+
+    @property
+    def sides(self) -> Sides:
+        """A key of the storage of both sides."""
+        return self.alike.sides
+
+    @property
+    def full(self) -> WantedPiece:
+        """The same with the storage of another one, whose tensors have other names; for its price."""
+        like = self.alike.wanted
+        return WantedPiece(self.piece, like.source, like.target, like.copy_bytes)
+
+
+AnyWanted = WantedPiece | WantedLike
+
+
+def geometry(wanted: AnyWanted) -> Hashable:
+    """A key of all that the choice of a strategy depends on, for wanted pieces that may share a read."""
+    return (wanted.piece.source_box, wanted.piece.target_box, moved(wanted.piece), wanted.sides)
+
+
+def geometry_alone(wanted: AnyWanted) -> Hashable:
+    """The same key for a wanted piece that shares no read: of its places it has only the cuts of chunks.
+
+    So 100,000 experts that become separate tensors have one key.
+    """
+    piece, (source, target) = wanted.piece, wanted.specs
+    taken: Hashable = piece.source_box.shape
+    if source.storage.count > 1:
+        viewed = piece.source_view is not None
+        taken = piece.source_box if viewed else piece.source_grid(source.storage).cuts
+    filled = None
+    if not piece.fills(target):
+        if piece.target_view is None:
+            cuts = target.storage.cuts_in(piece.target_box)
+            cuts = tuple([cuts[dim] for dim in inverse(piece.axis_order)])
+        else:
+            cuts = piece.target_grid(target.storage).cuts
+        filled = (cuts, spans_chunks(target, [piece]))
+    return (taken, filled, moved(piece), wanted.sides)
+
+
+def moved(piece: Piece) -> Hashable:
+    """A key of what becomes of a piece's elements, but for its boxes and the numbers of its arithmetic."""
+    return (
+        piece.axis_order,
+        piece.source_dtype,
+        piece.target_dtype,
+        piece.fill,
+        piece.arithmetic is None,
+        piece.source_view,
+        piece.target_view,
+    )
 
 
 def _stored(side: Side) -> Hashable:
@@ -216,12 +301,14 @@ class ReadBox(Struct, frozen=True):
 
     def unpriced(self, strategies: Sequence[Strategy], units: Grid) -> list[UnpricedFill]:
         """One unpriced fill for all wanted pieces that are alike in these units, in the order of the first of each."""
-        alike: dict[Hashable, list[int]] = {}
         own = self._own(units)
-        for number, (kind, strategy, grid) in enumerate(
-            zip(self.kinds, strategies, own, strict=True)
-        ):
-            alike.setdefault((kind, strategy, id(grid)), []).append(number)
+        keys = list(zip(self.kinds, strategies, map(id, own), strict=True))
+        alike: dict[Hashable, list[int]] = {key: [] for key in dict.fromkeys(keys)}
+        if len(alike) == 1:
+            alike[keys[0]].extend(range(len(keys)))  # the common case of many pieces
+        else:
+            for number, key in enumerate(keys):
+                alike[key].append(number)
         return [
             UnpricedFill(strategies[n], r.piece, r.source, r.target, own[n], numbers)
             for numbers in alike.values()
@@ -238,10 +325,13 @@ class ReadBox(Struct, frozen=True):
             line = Grid((size,), (cuts,))
             at = {(a, b): line.clip(Box((a,), (b,))).cuts[0] for a, b in set(places)}
             at = {place: shared.setdefault(own, own) for place, own in at.items()}
-            along.append([at[place] for place in places])
+            along.append((at, places))
+        if all(len(set(at.values())) == 1 for at, _ in along):
+            one = tuple([next(iter(at.values())) for at, _ in along])
+            return [Grid(tuple([cuts[-1] for cuts in one]), one)] * len(self.wanted_pieces)
         grids: dict[tuple[int, ...], Grid] = {}
         found = []
-        for own in zip(*along, strict=True):
+        for own in zip(*([at[place] for place in places] for at, places in along), strict=True):
             key = tuple(map(id, own))
             if key not in grids:
                 grids[key] = Grid(tuple([cuts[-1] for cuts in own]), own)
@@ -299,7 +389,7 @@ def _kinds(wanted_pieces: Sequence[WantedPiece]) -> list[int]:
     if len(wanted_pieces) == 1:
         return [0]
     known: dict[Hashable, int] = {}
-    return [known.setdefault(wanted.geometry_alone, len(known)) for wanted in wanted_pieces]
+    return [known.setdefault(geometry_alone(wanted), len(known)) for wanted in wanted_pieces]
 
 
 def _placed(starts: Sequence[int], grids: Sequence[Grid | None], dim: int) -> set[tuple[int, Cuts]]:

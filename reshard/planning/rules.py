@@ -11,10 +11,10 @@ that made B of A.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import compress
+from json.encoder import encode_basestring_ascii
 from typing import Literal
 
 from msgspec import Struct, field
@@ -45,7 +45,7 @@ MAX_NAME = 4096
 """The largest number of characters of a new name."""
 
 
-class Rewrite(Struct, frozen=True):
+class Rewrite(Struct, frozen=True, gc=False):
     """A leaf that is kept, its name in the target, and the dtype that it is cast to (None: unchanged).
 
     Attributes:
@@ -333,11 +333,13 @@ def tree_digest(tensors: Mapping[str, StoredTensor]) -> str:
     Its form is part of slices.json (see ``formats.slices``).
     """
     found = hashlib.sha256()
+    kinds: dict[Hashable, str] = {}
     for name in sorted(tensors):
         tensor = tensors[name]
-        spec = tensor.spec
-        line = f"{json.dumps(name)} {list(spec.shape)} {spec.dtype} {int(tensor.is_key)}\n"
-        found.update(line.encode())
+        kind = (tensor.spec.shape, tensor.spec.dtype, tensor.is_key)
+        if kind not in kinds:
+            kinds[kind] = f"{list(tensor.spec.shape)} {tensor.spec.dtype} {int(tensor.is_key)}\n"
+        found.update(f"{encode_basestring_ascii(name)} {kinds[kind]}".encode())
     return found.hexdigest()[:32]
 
 

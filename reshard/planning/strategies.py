@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reshard.answers.shared import Strategy
 from reshard.formats.contents import CHECKSUM
@@ -148,11 +149,10 @@ def _is_identical(wanted: WantedPiece) -> bool:
 def _has_equal_chunks(wanted: WantedPiece) -> bool:
     """True if every target chunk has the elements of some source chunk."""
     piece, source, target = wanted.piece, wanted.source.spec, wanted.target.spec
-    return (
-        not piece.is_computed
-        and source.storage == target.storage
-        and piece == Piece.whole(source, target, checkpoint=piece.checkpoint)
-    )
+    if piece.is_computed or source.storage != target.storage:
+        return False
+    whole = Piece.whole(source, target, checkpoint=piece.checkpoint)
+    return piece == replace(whole, source=piece.source, target=piece.target)
 
 
 def _is_chunk_by_chunk(wanted: WantedPiece) -> bool:

@@ -286,7 +286,7 @@ def _process_count(plan: MultiPlan, max_memory: int) -> int:
 
 def _fits_shares(plan: MultiPlan) -> bool:
     share = plan.max_memory // plan.workers
-    return all(fill.price.task_bytes <= share for each in plan.plans for fill in each.fills)
+    return all(price.task_bytes <= share for each in plan.plans for price in each.prices)
 
 
 INCLUDED_BYTES = 16 << 20

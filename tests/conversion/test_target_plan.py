@@ -177,6 +177,32 @@ def test_names_dtypes_and_what_is_left_out():
     ]  # fmt: skip
 
 
+def test_tensors_of_a_kind_are_arranged_as_each_would_be_alone():
+    """Layout, dtype, encoding, chunks, fill and partition make a kind; of each there are two tensors."""
+    shape, layout = (4096, 4096), TensorLayout(("data", "model"), MESH)
+    kinds = {
+        "plain": stored("", shape, (1024, 2048), layout=layout),
+        "kernel": stored("", shape, (1024, 2048), layout=layout),
+        "narrow": stored("", shape, (1024, 2048), "bfloat16", layout=layout),
+        "raw": stored("", shape, (1024, 2048), encoding=Encoding(), layout=layout),
+        "rows": stored("", shape, (512, 4096), layout=layout),
+        "whole": stored("", shape, (1024, 2048)),
+    }
+    every = [
+        replace(one, spec=replace(one.spec, name=f"{kind}.{number}"))
+        for number in range(2)
+        for kind, one in kinds.items()
+    ]
+    given = options("keep", {"partitions": [{"match": "kernel", "fixed_shards": 4, "axis": 1}]})
+    together = make_target(source(*every), given)
+    for one, wanted in zip(every, together.wanted_pieces, strict=True):
+        alone = make_target(source(one), given)
+        assert together.checkpoint.tensors[one.spec.name] == only(alone)
+        (expected,) = alone.wanted_pieces
+        sides = (wanted.source, wanted.target, wanted.sides)
+        assert sides == (expected.source, expected.target, expected.sides)
+
+
 def test_layout_rules_see_the_new_names():
     changes = Changes(rename=(("kernel", "weight"),))
     tensor = only(make_target(source(KERNEL), options(layout=RULES, changes=changes)))

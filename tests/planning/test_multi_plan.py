@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 from reshard.planning.planner import WantedPiece, make_multi_plan, make_plan, smallest_memory
-from reshard.planning.plans import Side
+from reshard.planning.plans import MultiPlan, Side
 from tests.planning.strategies import chunked, pairs, wanted_pieces
 
 MIB = 1 << 20
@@ -141,3 +142,23 @@ def test_units_of_a_read_are_boxes_of_the_tensor(of_targets):
         units = read.units
         assert units.shape == of_targets[0][0].piece.shape
         assert all(a < b for cuts in units.cuts for a, b in pairs(cuts))
+
+
+def test_tensors_that_are_planned_alike_keep_their_names():
+    """Their plans are made when they are looked at, of one fill of their kind."""
+    kinds = [((64, 32), (8, 32)), ((64, 32), (16, 32)), ((128,), (64,))]
+    asked = [
+        wanted(shape, chunk, shape, name=f"w.{kind}.{number}")
+        for number in range(3)
+        for kind, (shape, chunk) in enumerate(kinds)
+    ]
+    plan = make_multi_plan([asked], 256 * MIB, 2)
+    (own,) = plan.plans
+    for one, tensor in zip(asked, own.tensors, strict=True):
+        (fill,) = tensor.fills
+        assert (fill.pieces, fill.sources, fill.target) == ((one.piece,), (one.source,), one.target)
+        assert tensor == make_plan([one], 256 * MIB, 2).tensors[0]
+    assert [tensor.name for tensor in own.unlike] == ["w.0.0", "w.1.0", "w.2.0"]
+    assert list(own.prices) == [fill.price for fill in own.fills]
+    assert plan.reads == MultiPlan.alone(own).reads
+    assert pickle.loads(pickle.dumps(plan)) == plan
