@@ -10,6 +10,7 @@ import itertools
 import urllib.request
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -50,9 +51,16 @@ class Bucket(msgspec.Struct, frozen=True):
 
     def store(self, prefix: str | None = None, **options: Any) -> Any:
         """The bucket as a store of obstore, with its own retries unless ``options`` say otherwise."""
-        return STORES[self.scheme](
-            self.name, prefix=prefix, client_options={"allow_http": True}, **options
-        )
+        make = _made if options else _kept
+        return make(self.scheme, self.name, prefix, **options)
+
+
+def _made(scheme: Scheme, name: str, prefix: str | None, **options: Any) -> Any:
+    return STORES[scheme](name, prefix=prefix, client_options={"allow_http": True}, **options)
+
+
+_kept = lru_cache(8)(_made)
+"""To make a store takes as long as many requests."""
 
 
 AZURITE_ACCOUNT = "devstoreaccount1"

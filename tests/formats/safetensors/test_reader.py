@@ -21,6 +21,7 @@ from reshard.formats.safetensors.reader import (
     open_safetensors,
 )
 from reshard.storage.location import locate
+from tests.campaigns import singly
 from tests.formats.safetensors.build import TREE, entry, file_of, packed, sharded, snapshot_of
 
 PARSER_BYTES = 1 << 20
@@ -218,8 +219,7 @@ def test_a_pickle_is_no_checkpoint(tmp_path: Path, name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("rank", [0, 1, 4, 16])
-@pytest.mark.parametrize("files", [0, 1, 2, 16])
+@pytest.mark.parametrize(("rank", "files"), singly([0, 1, 4, 16], [0, 1, 2, 16]))
 def test_the_memory_of_an_open_checkpoint_is_not_underestimated(
     tmp_path: Path, rank: int, files: int
 ) -> None:

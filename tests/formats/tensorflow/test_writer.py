@@ -15,6 +15,7 @@ import pytest
 
 import reshard
 from reshard.errors import FormatError, PlanError, StorageError, TargetExistsError
+from tests.campaigns import singly
 from tests.conformance.bundle import read_bundle
 from tests.oracles.oracle import Oracle
 
@@ -211,8 +212,7 @@ reshard.convert(sys.argv[1], sys.argv[2], to="tensorflow", layout={"partitions":
 """
 
 
-@pytest.mark.parametrize("linked", range(4))
-@pytest.mark.parametrize("then", ["again", "clean"])
+@pytest.mark.parametrize(("linked", "then"), singly(range(4), ["again", "clean"]))
 def test_killed_between_two_names(linked: int, then: str, saved: Path, tmp_path: Path) -> None:
     """Nothing is a checkpoint before the index has its name; a second run goes on, and clean takes the other names away."""
     made = tmp_path / "ckpt"
