@@ -261,11 +261,7 @@ class TensorPlan(Struct, frozen=True, gc=False):
 
 
 class TensorPlans(MadeLater[TensorPlan]):
-    """Plans of tensors. One of a single piece is made when it is looked at: of the piece, and a fill of another piece like it.
-
-    Attributes:
-        prices: of each fill.
-    """
+    """Plans of tensors, and the prices of their fills. One of a single piece is made when it is looked at, of a fill like its own."""
 
     def __init__(self, items: Sequence[TensorPlan | tuple[Filling, Fill]]) -> None:
         super().__init__(items, _tensor_plan)
@@ -444,7 +440,7 @@ class MultiPlan(Struct, frozen=True):
 
     @property
     def tasks(self) -> int:
-        return sum(read.units.count for read in self.reads)
+        return sum(x.units.count for x in (self._leading() if self._is_apart else self.reads))
 
     @property
     def decoded_bytes(self) -> int:
@@ -487,11 +483,15 @@ class MultiPlan(Struct, frozen=True):
 
     def _prices(self) -> Iterable[Price]:
         """The cost of each read, which is in the price of its first fill."""
-        each = [price for plan in self.plans for price in plan.prices]
-        if len(each) == len(self.reads):
-            return each  # no fill shares a read, and none need be made
-        return (fill.price for fill in self._leading())
+        apart = (price for plan in self.plans for price in plan.prices)
+        return apart if self._is_apart else (fill.price for fill in self._leading())
+
+    @property
+    def _is_apart(self) -> bool:
+        """True if no fill shares a read; then no read need be made."""
+        return sum(len(plan.prices) for plan in self.plans) == len(self.reads)
 
     def _leading(self) -> Iterator[Fill]:
         """The first fill of each read, which pays for it."""
-        return (self.fill(read.fills[0]) for read in self.reads)
+        apart = (fill for plan in self.plans for fill in plan.fills)
+        return apart if self._is_apart else (self.fill(read.fills[0]) for read in self.reads)
