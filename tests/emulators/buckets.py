@@ -51,16 +51,19 @@ class Bucket(msgspec.Struct, frozen=True):
 
     def store(self, prefix: str | None = None, **options: Any) -> Any:
         """The bucket as a store of obstore, with its own retries unless ``options`` say otherwise."""
-        make = _made if options else _kept
-        return make(self.scheme, self.name, prefix, **options)
+        if options:
+            return _made(self.scheme, self.name, prefix, **options)
+        return _kept(self.scheme, self.name, prefix, tuple(self.environment.items()))
 
 
 def _made(scheme: Scheme, name: str, prefix: str | None, **options: Any) -> Any:
     return STORES[scheme](name, prefix=prefix, client_options={"allow_http": True}, **options)
 
 
-_kept = lru_cache(8)(_made)
-"""To make a store takes as long as many requests."""
+@lru_cache(8)
+def _kept(scheme: Scheme, name: str, prefix: str | None, _: tuple[tuple[str, str], ...]) -> Any:
+    """A store of a bucket in this environment: to make one takes as long as many requests."""
+    return _made(scheme, name, prefix)
 
 
 AZURITE_ACCOUNT = "devstoreaccount1"
