@@ -1,4 +1,4 @@
-"""How long planning of many tensors takes: ``python -m benchmarks.conversion.map_scale [--only stack,drop] [--share 0.01]``.
+"""The time of planning many tensors: ``python -m benchmarks.conversion.map_scale [--only stack,drop] [--share 0.01]``.
 
 Each case is a checkpoint of empty files that say their size and hold nothing, and mostly a map. ``reshard.plan`` or ``reshard.inspect``
 runs in a process of its own; time and peak memory are printed. Nothing of a tensor is read or written.

@@ -338,7 +338,7 @@ def fingerprint(
     the checkpoint as before. From then on verify, convert and restore compare the bytes that they read with it. Earlier
     damage is not detected.
 
-    These digests are fast and find accidents. Whoever changes weights on purpose can keep them: against that, reshard identify and sign
+    These digests are fast and find accidents. Someone can change weights and keep them: against that, reshard identify and sign
     make hashes that cannot be kept.
     """
     src = chosen.of(src)

@@ -69,7 +69,10 @@ class Cloud(Struct, frozen=True, kw_only=True):
 
 
 def _checked(name: str, url: str) -> str:
-    """An endpoint; its name alone is told, since a URL may have a password. The client would panic where it is no URL."""
+    """The endpoint ``url``, which the option or variable ``name`` has. Raises StorageError if it is no URL, on which the client panics.
+
+    The message leaves the URL out: it may have a password.
+    """
     try:
         parts = urlsplit(url)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -1,4 +1,4 @@
-"""What four processes of torch saved, once for all tests: they share a worker."""
+"""A checkpoint that four processes of torch saved, once for all tests: they share a worker."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ MESHES: Mapping[str, Any] = {
 
 @pytest.fixture(scope="module")
 def together(of_ranks: dict[str, Any], folder: Path) -> Path:
-    """What four processes saved."""
+    """The files of a checkpoint that four processes saved."""
     assert of_ranks
     return folder / "together"
 

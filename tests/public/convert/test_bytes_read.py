@@ -81,7 +81,7 @@ REPEATED = ("columns", "columns-zarr3")
 
 @pytest.fixture(scope="module")
 def counted(sources, tmp_path_factory):
-    """What one process counts in each case, and in those of ``REPEATED``."""
+    """The counts of one process in each case, and in those of ``REPEATED``."""
     cases = [(s, {**options, "layout": g, "max_memory": 256 * MIB}) for s, g, options in CASES]
     little = {"compression": "zstd", "layout": ROWS, "max_memory": 16 * MIB, "workers": 2}
     text = json.dumps([*cases, *((source, little) for source in REPEATED)])

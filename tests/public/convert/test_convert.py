@@ -69,7 +69,7 @@ def tree():
 
 @pytest.fixture(scope="module")
 def restored(small):
-    """What stock Orbax restores of ``small``."""
+    """The tree that stock Orbax restores of ``small``."""
     return restore_tree(small)
 
 
