@@ -1,6 +1,6 @@
-"""``python -m tests.recorded record FILE`` and ``compare FILE``: whether a change of the code changes what conversions produce.
+"""``python -m tests.recorded record FILE`` and ``compare FILE``: whether a change of the code changes what the engine does.
 
-``record`` carries out every conversion of ``conversions.py`` and writes what it left and said. ``compare`` does it again,
+``record`` carries out every use of ``uses.py`` and writes what it left, said and read. ``compare`` does it again,
 prints each difference, and exits 1 if there is any.
 """
 
@@ -26,15 +26,15 @@ def main() -> int:
     parser.add_argument("file", type=Path)
     given = parser.parse_args()
 
-    from tests.recorded.conversions import CONVERSIONS
     from tests.recorded.record import differences, read, record, write
+    from tests.recorded.uses import USES
 
     # What is said is recorded; the log and warnings say it again.
     logging.disable()
     warnings.simplefilter("ignore")
     file, began = given.file.absolute(), time.monotonic()
-    found = record(CONVERSIONS)
-    print(f"{len(found)} conversions in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    found = record(USES)
+    print(f"{len(found)} uses in {time.monotonic() - began:.0f} s", file=sys.stderr)
     if given.what == "record":
         write(file, found)
         return 0

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from tests.orbax_trees import small_tree
-from tests.recorded.live import read, restored, saved, saved_steps, streamed
-from tests.recorded.refusals import refusals
 from tests.recorded.sources import COLUMNS, ROWS
-from tests.recorded.ways import Recorded, World, in_parts, in_processes, once, several, stopped
+from tests.recorded.ways import Use, in_parts, in_processes, once, several, stopped
 
-Conversion = Callable[[World], Recorded]
-
-FLOATS = {"cast": [["float", "bfloat16"]]}
-EIGHT = {"mesh": {"axes": ["x"], "shape": [8]}, "rules": [{"match": "rows|cols", "axes": ["x"]}]}
-"""For as many devices as there are."""
+FLOATS: dict[str, Any] = {"cast": [["float", "bfloat16"]]}
 SAFETENSORS: dict[str, Any] = {"to": "safetensors"}
 
-STRATEGIES: Mapping[str, Conversion] = {
+STRATEGIES: Mapping[str, Use] = {
     "scatter": once("raw", "scatter", layout=COLUMNS, chunk_bytes=16384),
     "weave": once("raw", "weave", layout=ROWS),
     "block": once("raw", "block", compression="zstd", chunk_bytes=16384),
@@ -30,7 +23,7 @@ STRATEGIES: Mapping[str, Conversion] = {
 }
 """Each of the ways in which chunks fill others."""
 
-SOURCES: Mapping[str, Conversion] = {
+SOURCES: Mapping[str, Use] = {
     f"from {source}": once(source, f"from-{source.replace('/', '-')}", layout=ROWS, to="orbax")
     for source in (
         "raw3", "zarr2", "zarr3", "ocdbt2", "ocdbt3", "saved", "gzip", "blosc", "one.safetensors", "hf",
@@ -49,7 +42,7 @@ SOURCES: Mapping[str, Conversion] = {
 }  # fmt: skip
 """Every form that is read."""
 
-TARGETS: Mapping[str, Conversion] = {
+TARGETS: Mapping[str, Use] = {
     "to zstd": once("zarr2", "to-zstd", compression="zstd:9", chunk_bytes="1MiB"),
     "to gzip": once("zarr2", "to-gzip", compression="gzip:3", layout=COLUMNS),
     "to blosc": once("zarr2", "to-blosc", compression="blosc"),
@@ -68,7 +61,7 @@ TARGETS: Mapping[str, Conversion] = {
 }
 """Every form that is written."""
 
-CHANGES: Mapping[str, Conversion] = {
+CHANGES: Mapping[str, Use] = {
     "select and drop": once("state", "selected", select=["^params/", "^opt"], drop=["bias"]),
     "rename": once("state", "renamed", rename=[["^params/dense", "model/first"]]),
     "saturating cast": once("raw", "saturated", cast=[["rows", "float8_e4m3fn:saturate"]]),
@@ -79,7 +72,7 @@ CHANGES: Mapping[str, Conversion] = {
     ),
 }
 
-BUCKETS: Mapping[str, Conversion] = {
+BUCKETS: Mapping[str, Use] = {
     "to S3": once("raw", "s3:raw-out", layout=COLUMNS, chunk_bytes=65536),
     "from S3": once("s3:zarr2", "from-s3", layout=ROWS),
     "within GCS": once("gs:zstd", "gs:copied", compression="keep"),
@@ -91,7 +84,7 @@ BUCKETS: Mapping[str, Conversion] = {
     "to shards in S3": once("raw", "s3:shards-out", **SAFETENSORS, file_bytes="2MiB"),
 }
 
-STOPPED: Mapping[str, Conversion] = {
+STOPPED: Mapping[str, Use] = {
     f"stopped: {name}": stopped(source, f"stopped-{number}", after, **options)
     for number, (name, source, after, options) in enumerate(
         [
@@ -114,7 +107,7 @@ STOPPED: Mapping[str, Conversion] = {
     "stopped: to shards in GCS": stopped("raw", "gs:stopped", 3, **SAFETENSORS, file_bytes="2MiB"),
 }
 
-PARTS: Mapping[str, Conversion] = {
+PARTS: Mapping[str, Use] = {
     "parts": in_parts("raw", "parts", 3, layout=COLUMNS, chunk_bytes=16384),
     "parts: zstd": in_parts("raw", "parts-zstd", 2, compression="zstd", check="readback"),
     "parts: one file": in_parts("zarr2", "parts.safetensors", 3),
@@ -124,7 +117,7 @@ PARTS: Mapping[str, Conversion] = {
     "parts: to S3": in_parts("zarr2", "s3:parts", 2, layout=COLUMNS),
 }
 
-SEVERAL: Mapping[str, Conversion] = {
+SEVERAL: Mapping[str, Use] = {
     "several": several(
         "zarr3",
         {
@@ -144,23 +137,6 @@ SEVERAL: Mapping[str, Conversion] = {
     ),
 }
 
-LIVE: Mapping[str, Conversion] = {
-    "save": saved("saved"),
-    "save: state": saved("saved-state", small_tree, compression="zstd", style="v1"),
-    "save: database": saved("saved-ocdbt", ocdbt=True, chunk_bytes=65536),
-    "save: to S3": saved("s3:saved-out"),
-    "save: steps": saved_steps("saved-steps"),
-    "restore": restored("zarr2"),
-    "restore: layout": restored("raw", layout=EIGHT, cast={"float": "bfloat16"}),
-    "restore: state": restored("state", select=["^params/", "^key"]),
-    "restore: from safetensors": restored("dcp", mesh="x=8", missing_axes="replicate"),
-    "restore: from S3": restored("s3:zarr3", layout=EIGHT),
-    "stream": streamed("zarr2", "rows", "100:300,7:900", "bfloat16"),
-    "read": read("saved"),
-    "read: safetensors": read("hf"),
-}
-
-CONVERSIONS: Mapping[str, Conversion] = {
-    **STRATEGIES, **SOURCES, **TARGETS, **CHANGES, **BUCKETS, **STOPPED, **PARTS, **SEVERAL, **LIVE,
-    "refusals": refusals,
+CONVERSIONS: Mapping[str, Use] = {
+    **STRATEGIES, **SOURCES, **TARGETS, **CHANGES, **BUCKETS, **STOPPED, **PARTS, **SEVERAL,
 }  # fmt: skip

@@ -26,6 +26,13 @@ _TEXT_RULES = (
     (r'"free_bytes": \d+', '"free_bytes": "SPACE"'),
     # How many files a database has depends on the threads' turns.
     (r"(tensors?,? and) \d+ files", r"\1 FILES"),
+    (r"\d+ other files", "FILES"),
+    (r'(?m)^ "files": \d+', ' "files": "FILES"'),
+    # Digests of a file that has the time at which Orbax's form of checkpoint was begun.
+    (
+        r'("name": "_CHECKPOINT_METADATA",\s+"recorded": )"\w+"(,\s+"side": "\w",\s+"status": "\w+",\s+"stored": )"\w+"',
+        r'\1"X"\2"Y"',
+    ),
     # When a step was written.
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "TIME"),
     # Digests of slice metadata, which names its conversion.

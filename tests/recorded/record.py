@@ -1,15 +1,15 @@
-"""Records of conversions: made, kept in a JSON file, and compared."""
+"""Records of uses: made, kept in a JSON file, and compared."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.emulators.no_clock import no_clock
-from tests.recorded.ways import Recorded, World, new_world
+from tests.recorded.ways import Recorded, Use, new_world
 
 MAX_LINES = 6
 """Shown of each difference."""
@@ -17,11 +17,11 @@ MAX_LINES = 6
 Record = dict[str, Recorded]
 
 
-def record(conversions: Mapping[str, Callable[[World], Recorded]]) -> Record:
-    """What each conversion leaves and says, by its name; what it fails with, where it does."""
+def record(uses: Mapping[str, Use]) -> Record:
+    """What each use leaves and says, by its name; what it fails with, where it does."""
     found: Record = {}
     with no_clock(), new_world() as world:
-        for name, carry_out in conversions.items():
+        for name, carry_out in uses.items():
             try:
                 found[name] = carry_out(world)
             except Exception as error:  # noqa: BLE001  the others are recorded all the same
@@ -42,7 +42,7 @@ def read(file: Path) -> Record:
 
 
 def differences(before: Record, after: Record) -> Iterator[str]:
-    """Each difference in a few lines: conversion and what, then lines before (``-``) and after (``+``)."""
+    """Each difference in a few lines: use and what, then lines before (``-``) and after (``+``)."""
     flat = [
         {(name, what): v for name, of in r.items() for what, v in of.items()}
         for r in (before, after)

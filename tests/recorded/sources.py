@@ -20,15 +20,17 @@ ROWS = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "rows|both", 
 COLUMNS = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "rows", "axes": [None, "x"]}]}
 
 
-def weights() -> dict[str, Any]:
-    """Tensors whose shapes lead to every strategy."""
+def weights(steps: int = 0) -> dict[str, Any]:
+    """Tensors whose shapes lead to every strategy; some elements of two of them change in each step."""
     rng = np.random.default_rng(0)
     line = mesh((8,), ("x",))
+    rows = rng.normal(size=(512, 1024)).astype(np.float32)
+    rows[::97, 5] += steps
     return {
-        "rows": put(rng.normal(size=(512, 1024)).astype(np.float32), "x", None, on=line),
+        "rows": put(rows, "x", None, on=line),
         "cols": put(rng.normal(size=(1024, 512)).astype(np.float32), None, "x", on=line),
         "both": put(rng.normal(size=(512, 512)).astype(np.float32), "data", "model"),
-        "small": np.arange(100, dtype=np.int32),
+        "small": np.arange(100, dtype=np.int32) + np.int32(steps),
     }
 
 
@@ -36,8 +38,8 @@ def _converted(path: Path, name: str, **options: Any) -> None:
     reshard.convert(path.parent / "raw", path.parent / name, workers=2, **options)
 
 
-def _by_orbax(path: Path, **options: Any) -> None:
-    save_pytree(path, weights(), **options)
+def _by_orbax(path: Path, steps: int = 0, **options: Any) -> None:
+    save_pytree(path, weights(steps), **options)
 
 
 def _state(path: Path, save: Callable[..., Path]) -> None:
@@ -58,13 +60,23 @@ def _incomplete(path: Path) -> None:
     (path / "rows" / "3.0").unlink()
 
 
-def _damaged(path: Path) -> None:
-    """A bit of a chunk is flipped, of a checkpoint that records digests."""
-    shutil.copytree(path.parent / "saved", path)
-    chunk = min(p for p in (path / "rows").rglob("*") if p.is_file() and p.name != "zarr.json")
+def _flipped(path: Path, of: str) -> None:
+    """A bit of a chunk is flipped."""
+    shutil.copytree(path.parent / of, path)
+    names = (p for p in (path / "rows").rglob("*") if p.is_file())
+    chunk = min(p for p in names if not p.name.startswith((".", "zarr.json")))
     data = bytearray(chunk.read_bytes())
     data[100] ^= 1
     chunk.write_bytes(data)
+
+
+def _identified(path: Path) -> None:
+    shutil.copytree(path.parent / "raw", path)
+    reshard.identify(path, write=True, workers=2)
+
+
+def _delta(path: Path, old: str, new: str) -> None:
+    reshard.delta(path.parent / old, path.parent / new, path, workers=2)
 
 
 def _beside_weights(path: Path) -> None:
@@ -103,7 +115,17 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "unmerged": partial(_state, save=orbax_trees.save_unmerged),
     "dtypes": _dtypes,
     "incomplete": _incomplete,
-    "damaged": _damaged,
+    "damaged": partial(_flipped, of="saved"),
+    "flipped": partial(_flipped, of="raw"),
+    "broken": partial(_flipped, of="zstd"),
+    "halves": partial(_converted, name="halves", compression="zstd", cast=[("float", "bfloat16")]),
+    "fewer": partial(_converted, name="fewer", drop=["small"]),
+    "identified": _identified,
+    "base": partial(_converted, name="base", to="safetensors"),
+    "later": partial(_by_orbax, steps=1, use_ocdbt=False),
+    "latest": partial(_by_orbax, steps=2),
+    "weight_v000001": partial(_delta, old="base", new="later"),
+    "weight_v000002": partial(_delta, old="later", new="latest"),
     "old": _old,
 }
 """By the name of the folder or file, in the order in which they are made; later ones copy earlier ones."""
@@ -111,6 +133,8 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 NEEDS = {
     "gzip": ("raw",), "blosc": ("raw",), "zstd": ("raw",), "one.safetensors": ("raw",), "hf": ("raw",),
     "ranks": ("raw",), "dcp": ("raw",), "incomplete": ("raw",), "damaged": ("saved",),
+    "flipped": ("raw",), "broken": ("zstd",), "halves": ("raw",), "fewer": ("raw",), "identified": ("raw",), "base": ("raw",),
+    "weight_v000001": ("base", "later"), "weight_v000002": ("later", "latest"),
 }  # fmt: skip
 """Which others a source is made from."""
 

@@ -1,20 +1,24 @@
-"""The ways in which conversions are carried out, and what is recorded of each."""
+"""The ways in which conversions are carried out, and what is recorded of each; and of any other use."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
 import tempfile
+import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 import pytest
 
 import reshard
@@ -22,20 +26,29 @@ from reshard.cli.app import run
 from tests.emulators import buckets
 from tests.emulators.buckets import Bucket
 from tests.public.buckets.uploads import upload
-from tests.recorded.normal import document, files_at, lines
+from tests.recorded.normal import MANIFEST, document, files_at, lines
 from tests.recorded.sources import make_source
+from tests.source_reads import Reads
+
+T = TypeVar("T")
 
 Recorded = dict[str, Any]
-"""What one conversion left and said: lists of lines by what they are, and ``files``."""
+"""What one use left and said: lists of lines by what they are, and ``files``."""
 
-LIMITS = {"max_memory": "64MiB", "workers": 2}
+LIMITS: dict[str, Any] = {"max_memory": "64MiB", "workers": 2}
 """Named, since the defaults depend on the machine."""
 
-ONE_WORKER = {"workers": 1}
+ONE_WORKER: dict[str, Any] = {"workers": 1}
 """Where a run is stopped: the same tasks are done then in each run."""
 
 FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else "/tmp"  # noqa: S108  each record makes its own folder below
 """Memory where there is a file system of it: syncing thousands of files takes minutes on a disk that others use too."""
+
+NEAREST = 32 << 10
+"""Bytes read of a database are rounded to it: the size of its nodes and files depends on the threads' turns, by about a KiB."""
+
+FAILED_TASKS = ("CorruptError", "VerificationError")
+"""Found by one of several tasks: how much the others have read by then depends on the threads' turns."""
 
 _WORDS = {"check": "verify"}
 """Options that have another name on the command line."""
@@ -75,6 +88,10 @@ class World(msgspec.Struct, frozen=True):
             "text": lines(str(value), self.folder),
             "json": document(value.to_dict(), self.folder),
         }
+
+
+Use = Callable[[World], Recorded]
+"""One use of the library or the command, carried out and told."""
 
 
 @contextlib.contextmanager
@@ -129,6 +146,52 @@ def refusal(world: World, call: Callable[[], Any]) -> list[str]:
     return ["no error"]
 
 
+@contextlib.contextmanager
+def counted(world: World) -> Iterator[dict[str, int]]:
+    """Counts the bytes that this process reads of each source's files in the block, again where it reads them again."""
+    found: dict[str, int] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        reads = Reads(patch)
+        yield found
+    counts: Counter[str] = Counter()
+    for path, intervals in reads.intervals.items():
+        if path.startswith(f"{world.folder}/"):
+            source = Path(path).relative_to(world.folder).parts[0]
+            counts[source] += sum(stop - start for start, stop in intervals)
+    del counts["out"]  # records of runs, which are read as often as the threads' turns want it
+    for source, nbytes in counts.items():
+        is_database = any((world.folder / source).rglob(MANIFEST))
+        found[source] = round(nbytes / NEAREST) * NEAREST if is_database else nbytes
+
+
+def observed(
+    world: World, call: Callable[[], T], told: Callable[[T], Mapping[str, Any]]
+) -> Recorded:
+    """What a call gives, as ``told`` tells it, or the error that it ends with; its warnings, and the bytes that it reads."""
+    given: list[T] = []
+    with counted(world) as read, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        error = refusal(world, lambda: given.append(call()))
+    said = [
+        f"{one.category.__name__}: {one.message}"
+        for one in caught
+        if one.category.__module__.startswith(
+            "reshard"
+        )  # others come and go with what is installed
+    ]
+    return {
+        **(told(given[0]) if given else {"refused": error}),
+        "warnings": lines("\n".join(said), world.folder),
+        **({} if error[0].startswith(FAILED_TASKS) else {"read": read}),
+    }
+
+
+def array_text(array: np.ndarray) -> str:
+    """Dtype, shape, and a digest of the row-major bytes."""
+    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return f"{array.dtype} {list(array.shape)} {digest}"
+
+
 def words_of(world: World, options: Mapping[str, Any]) -> list[str]:
     """Options of the library as words of the command line."""
     found: list[str] = []
@@ -149,7 +212,7 @@ def words_of(world: World, options: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def once(source: str, target: str, **options: Any) -> Callable[[World], Recorded]:
+def once(source: str, target: str, **options: Any) -> Use:
     """Planned, carried out by the command, once in words and once as JSON, and verified."""
 
     def carried_out(world: World) -> Recorded:
@@ -159,8 +222,10 @@ def once(source: str, target: str, **options: Any) -> Callable[[World], Recorded
         found: Recorded = {
             "plan": command(world, "plan", src, dst, *planned),
             "plan --json": command(world, "plan", src, dst, *planned, "--json"),
-            "convert": command(world, "convert", src, dst, *words),
         }
+        with counted(world) as read:
+            found["convert"] = command(world, "convert", src, dst, *words)
+        found["read"] = read
         found["files"] = world.files(dst)
         overwrite = [] if "overwrite" in options else ["--overwrite"]
         again = [*words, "--json", *overwrite]
@@ -192,7 +257,7 @@ def single_tasks() -> Iterator[None]:
         yield
 
 
-def stopped(source: str, target: str, after: int, **options: Any) -> Callable[[World], Recorded]:
+def stopped(source: str, target: str, after: int, **options: Any) -> Use:
     """Stopped once so many tasks are done, and resumed."""
 
     def carried_out(world: World) -> Recorded:
@@ -207,7 +272,7 @@ def stopped(source: str, target: str, after: int, **options: Any) -> Callable[[W
     return carried_out
 
 
-def in_parts(source: str, target: str, count: int, **options: Any) -> Callable[[World], Recorded]:
+def in_parts(source: str, target: str, count: int, **options: Any) -> Use:
     """Each part as on a host of its own, the last one first, and the commit."""
 
     def carried_out(world: World) -> Recorded:
@@ -225,9 +290,7 @@ def in_parts(source: str, target: str, count: int, **options: Any) -> Callable[[
     return carried_out
 
 
-def several(
-    source: str, targets: Mapping[str, Mapping[str, Any]], after: int | None = None
-) -> Callable[[World], Recorded]:
+def several(source: str, targets: Mapping[str, Mapping[str, Any]], after: int | None = None) -> Use:
     """Several targets from one read, planned and carried out; stopped ``after`` so many tasks and resumed."""
 
     def carried_out(world: World) -> Recorded:
@@ -245,7 +308,7 @@ def several(
     return carried_out
 
 
-def in_processes(source: str, target: str, **options: Any) -> Callable[[World], Recorded]:
+def in_processes(source: str, target: str, **options: Any) -> Use:
     """By an executor of two processes."""
 
     def carried_out(world: World) -> Recorded:
