@@ -23,10 +23,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.checksums.sums import digest_of_bytes
-from reshard.engine.buffers import ALIGNMENT, aligned_empty
-from reshard.engine.decode.box_stream import BoxStream, Streaming, plan_stream
+from reshard.engine.buffers import ALIGNMENT
+from reshard.engine.decode.box_plan import Side, plan_box
 from reshard.engine.decode.chunk_reader import check_recorded
 from reshard.engine.limits import Limits
+from reshard.engine.run_boxes import fill_array
 from reshard.errors import MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.codecs import is_seekable
@@ -208,9 +209,8 @@ def is_streamed(reader: Reader, made: MappedTensor, window_bytes: int, max_memor
 
 
 def _fits(stored: StoredTensor, made: MappedTensor, saturate: bool, max_memory: int) -> bool:
-    streaming = Streaming(stored, Box.full(made.spec.shape), made.spec.dtype, saturate)
     try:
-        plan_stream(streaming, max_memory)
+        plan_box(Side(stored, Box.full(made.spec.shape), made.spec.dtype, saturate), max_memory)
     except MemoryBudgetError:
         return False
     return True
@@ -225,17 +225,10 @@ def _stream(reader: Reader, wanted: _Wanted, max_memory: int) -> None:
     cells = (spec.storage.box(spec.storage.index_at(n)) for n in range(window.first, window.stop))
     at = 0
     for box in [whole] if window.is_whole else cells:
-        nbytes = box.size * spec.itemsize
-        out = wanted.memory[at : at + nbytes].view(kind).reshape(box.shape)
-        at += nbytes
-        streaming = Streaming(stored, box, spec.dtype, piece.saturate)
-        plan = plan_stream(streaming, max_memory)
-        scratch = aligned_empty(plan.scratch_bytes)
-        with BoxStream(
-            reader, streaming, scratch, keeps_open=plan.keeps_open, checks_all=True
-        ) as stream:
-            for band in plan.cut.bands(box, stored.spec.storage.cuts):
-                stream.fill(out[band.relative_to(box.start).slices], band)
+        side = Side(stored, box, spec.dtype, piece.saturate)
+        out = wanted.memory[at : at + side.nbytes].view(kind).reshape(box.shape)
+        at += side.nbytes
+        fill_array(side, reader, out, max_memory)
     if stored.digest is not None and window.is_whole and not piece.is_cast:
         check_recorded(spec.name, f"{digest_of_bytes(wanted.memory.data):016x}", stored.digest)
 

@@ -6,10 +6,8 @@ several tensors, or hold them in another order, are read once more for that CRC.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -18,35 +16,25 @@ from msgspec.structs import replace
 
 from reshard.checksums.crc import READ_BYTES, range_crc32c
 from reshard.checksums.sums import digest_text, sum_of_box
-from reshard.checksums.tensor_digest import PieceCrcs
-from reshard.engine.buffers import ArenaPool, lent
 from reshard.engine.cast import converted
-from reshard.engine.decode.chunk_reader import ChunkBuffers, StoredChunks
-from reshard.engine.decode.read_chunk import (
-    ChunkMemory,
-    ChunkRead,
-    ChunkResult,
-    quickest_memory,
-    read_chunk,
-    stream_memory,
-)
+from reshard.engine.decode.box_plan import Side, quickest_memory, stream_memory
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes
 from reshard.engine.read_tasks import REQUEST_WEIGHT
 from reshard.engine.recorded_ranges import bytes_of_ranges, checked_ranges, unlike_text
-from reshard.engine.task import CastStats, SourceChunk
+from reshard.engine.run_boxes import BoxUnit, batched, run_boxes
+from reshard.engine.task import SourceChunk
 from reshard.engine.write.target_digest import slabs
 from reshard.errors import (
     CorruptError,
     FormatError,
     MemoryBudgetError,
     StorageError,
-    VerificationError,
 )
 from reshard.formats.base import Reader
-from reshard.formats.contents import Encoding, Extent, StoredTensor, codec_name
-from reshard.geometry.dtypes import numpy_dtype, storage_bytes
+from reshard.formats.contents import Encoding, Extent, codec_name
+from reshard.geometry.dtypes import element_dtype, numpy_dtype
 from reshard.geometry.grid import Box
 from reshard.layout.changes import Cast
 from reshard.layout.tensor_spec import TensorSpec
@@ -59,111 +47,61 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-class DigestTask(Struct, frozen=True):
-    """Chunks of one tensor whose digest is taken.
+class _Summed(Struct, frozen=True, kw_only=True):
+    """The linear parts of checksums of some chunks of a tensor, or of all.
 
     Attributes:
-        memory: for decoding each of them.
-        cast: a cast of the tensor whose digest is taken too.
-        crcs: the checksums that the format recorded for the tensor.
+        crc: of the tensor's digest.
+        cast: of the digest of the cast tensor.
+        recorded: of the checksum that the format recorded.
     """
 
-    stored: StoredChunks
-    shape: tuple[int, ...]
-    chunks: tuple[SourceChunk, ...]
-    memory: ChunkMemory
-    cast: Cast | None = None
-    crcs: PieceCrcs | None = None
+    crc: int = 0
+    cast: int = 0
+    recorded: int = 0
+
+    def __add__(self, other: _Summed) -> _Summed:
+        return _Summed(
+            crc=self.crc ^ other.crc,
+            cast=self.cast ^ other.cast,
+            recorded=self.recorded ^ other.recorded,
+        )
 
 
-class DigestResult(Struct, frozen=True):
-    """Linear contribution of a task's chunks to its tensor's digest.
+class SumSink:
+    """Sums up the elements of a chunk, and those of its cast (a ``BandSink``); keeps none."""
 
-    Attributes:
-        damage: the reason why chunks could not be read, if the caller collects damage; else "".
-        cast_crc: contribution to the digest of the cast tensor.
-        stored: contribution to the format's own checksum.
-    """
+    is_dense = False
 
-    name: str
-    crc: int
-    nbytes: int
-    damage: str = ""
-    cast_crc: int = 0
-    stored: int = 0
-
-
-def digest_or_damage(task: DigestTask, pool: ArenaPool | None = None) -> DigestResult:
-    """Does ``digest_chunks``, but returns damage as a result instead of raising it."""
-    try:
-        return digest_chunks(task, pool)
-    except (FormatError, StorageError, VerificationError) as error:
-        nbytes = sum(chunk.box.size for chunk in task.chunks) * storage_bytes(task.stored.dtype)
-        return DigestResult(task.stored.name, 0, nbytes, str(error))
-
-
-def digest_chunks(task: DigestTask, pool: ArenaPool | None = None) -> DigestResult:
-    """Decodes the task's chunks and sums them up; ``pool`` lends used buffers (None: fresh ones)."""
-    itemsize = storage_bytes(task.stored.dtype)
-    crc = cast_crc = stored = nbytes = 0
-    with lent(pool, task.memory.arena, task.memory.total) as arena:
-        buffers = task.memory.buffers(arena)
-        for chunk in task.chunks:
-            found, cast = _digest_chunk(task, chunk, buffers)
-            crc ^= found.crc
-            stored ^= found.stored
-            cast_crc ^= cast
-            nbytes += chunk.box.size * itemsize
-    return DigestResult(task.stored.name, crc, nbytes, cast_crc=cast_crc, stored=stored)
-
-
-def _digest_chunk(
-    task: DigestTask, chunk: SourceChunk, memory: ChunkBuffers
-) -> tuple[ChunkResult, int]:
-    """The result of reading the chunk, and its contribution to the digest of the cast tensor."""
-    cast = None if task.cast is None else _CastDigest(task.shape, task.cast)
-    destinations = () if cast is None else (cast,)
-    read = ChunkRead(
-        task.stored,
-        chunk,
-        destinations,
-        cast is not None,
-        task.shape,
-        is_whole=True,
-        crcs=task.crcs,
-    )
-    return read_chunk(read, memory), 0 if cast is None else cast.crc
-
-
-class _CastDigest:
-    """The digest of a cast tensor, as a ``Destination`` that takes every element and keeps none.
-
-    Attributes:
-        crc: contribution of the elements that it took.
-    """
-
-    def __init__(self, shape: tuple[int, ...], cast: Cast) -> None:
-        self.box = Box.full(shape)
-        self.crc = 0
-        self._cast = cast
-
-    def count_in(self, box: Box) -> int:
-        return box.size
+    def __init__(self, unit: BoxUnit[Cast | None]) -> None:
+        (side,) = unit.sides
+        self._stored = side.stored
+        self._cast = unit.of
+        self._found = _Summed()
 
     def direct(self, _: Box) -> None:
         """None, since it keeps no elements."""
 
-    def put(self, elements: Array, box: Box) -> CastStats:
-        dtype, shape = numpy_dtype(self._cast.dtype), self.box.shape
-        for slab, part in slabs(elements, box):
-            cast = converted(slab, dtype, saturate=self._cast.saturate)
-            self.crc ^= sum_of_box(cast, part, shape)
-        return CastStats()
+    def take(self, band: Box, *elements: Array) -> None:
+        """Sums up a band."""
+        (found,), shape, crcs = elements, self._stored.spec.shape, self._stored.crcs
+        self._found = self._found + _Summed(
+            crc=sum_of_box(found, band, shape),
+            cast=0 if self._cast is None else self._of_cast(found, band, self._cast),
+            recorded=0 if crcs is None else crcs.sum_of_box(found, band, shape),
+        )
 
+    def _of_cast(self, elements: Array, band: Box, cast: Cast) -> int:
+        spec, crc = self._stored.spec, 0
+        values = elements.view(element_dtype(spec.dtype, is_cast=True))
+        for slab, part in slabs(values, band):
+            found = converted(slab, numpy_dtype(cast.dtype), saturate=cast.saturate)
+            crc ^= sum_of_box(found, part, spec.shape)
+        return crc
 
-BATCH_BYTES = 8 << 20
-BATCH_CHUNKS = 128
-"""The decoded bytes, or the chunks, from which on a task is sent to a worker: sending one costs as much as reading 100 KiB."""
+    def done(self) -> _Summed:
+        """The sums of the chunk."""
+        return self._found
 
 
 class Digests(Struct, frozen=True):
@@ -216,20 +154,34 @@ def digests_with_casts(
     stored = reader.tensors
     kinds = ((stored[n].spec, stored[n].encoding) for n in listed)
     check_decodable(kinds, limits, CAST_SCRATCH_BYTES if casts else 0)
-    sums = {n: _ReadSums.of(stored[n]) for n in listed}
+    sums = dict.fromkeys(listed, _Summed())
     tell = tell_bytes(_bytes_to_read(reader, listed), stage, progress)
-    tasks = (t for n in listed for t in _tasks_or_damage(reader, n, casts.get(n), limits, damage))
-    with closing(_results(tasks, limits, keeps_damage=damage is not None)) as results:
-        for result in results:
-            sums[result.name].add(result)
-            _note_damage(result.name, result.damage, damage)
-            tell(result.name, result.nbytes)
+    units = (u for n in listed for u in _units_or_damage(reader, n, casts.get(n), limits, damage))
+    keeps_damage = damage is not None
+    with closing(
+        run_boxes(batched(units), SumSink, (), limits, keeps_damage=keeps_damage)
+    ) as ended:
+        for results in ended:
+            for done in results:
+                name = done.unit.sides[0].stored.spec.name
+                sums[name] = sums[name] + done.result
+                _note_damage(name, done.damage, damage)
+            tell(name, sum([done.unit.sides[0].nbytes for done in results]))
     for name, found in sums.items():
-        _note_damage(name, unlike_text(reader, name) if found.unseen else "", damage)
+        crcs = stored[name].crcs
+        is_alike = crcs is None or crcs.total == found.recorded
+        _note_damage(name, "" if is_alike else unlike_text(reader, name), damage)
     _read_besides(reader, listed, limits, tell, damage)
     for name in damage or ():
         sums.pop(name, None)
-    return _digests(sums, casts)
+    return Digests(
+        {n: digest_text(found.crc, stored[n].spec.nbytes) for n, found in sums.items()},
+        {
+            n: digest_text(found.cast, replace(stored[n].spec, dtype=casts[n].dtype).nbytes)
+            for n, found in sums.items()
+            if n in casts
+        },
+    )
 
 
 def _bytes_to_read(reader: Reader, listed: Sequence[str]) -> int:
@@ -255,55 +207,6 @@ def _read_besides(
             _note_damage(name, checked.damage_of(name), damage)
 
 
-class _ReadSums(Struct):
-    """The sums of the elements that are read of a tensor.
-
-    Attributes:
-        crc, cast_crc: linear parts of the digests of the tensor and of the cast tensor.
-        unseen: the format's own checksum less the part that was read; 0 if both agree, or if none is recorded.
-    """
-
-    spec: TensorSpec
-    unseen: int
-    crc: int = 0
-    cast_crc: int = 0
-
-    @classmethod
-    def of(cls, stored: StoredTensor) -> _ReadSums:
-        return cls(stored.spec, 0 if stored.crcs is None else stored.crcs.total)
-
-    def add(self, result: DigestResult) -> None:
-        self.crc ^= result.crc
-        self.cast_crc ^= result.cast_crc
-        self.unseen ^= result.stored
-
-
-def _digests(sums: Mapping[str, _ReadSums], casts: Mapping[str, Cast]) -> Digests:
-    return Digests(
-        {n: _finished(one.crc, one.spec) for n, one in sums.items()},
-        {
-            n: _finished(one.cast_crc, replace(one.spec, dtype=casts[n].dtype))
-            for n, one in sums.items()
-            if n in casts
-        },
-    )
-
-
-def _results(
-    tasks: Iterator[DigestTask], limits: Limits, *, keeps_damage: bool
-) -> Generator[DigestResult, None, None]:
-    work = digest_or_damage if keeps_damage else digest_chunks
-    pool = ArenaPool(limits.max_memory, limits.workers) if limits.executor is None else None
-    return run_tasks(
-        tasks,
-        work if pool is None else partial(work, pool=pool),
-        lambda t: t.memory.total,
-        limits.max_memory,
-        limits.workers,
-        limits.executor,
-    )
-
-
 def _note_damage(name: str, found: str, damage: dict[str, str] | None) -> None:
     """Keeps the first reason why a tensor cannot be read; raises CorruptError if ``damage`` is None."""
     if not found:
@@ -313,39 +216,37 @@ def _note_damage(name: str, found: str, damage: dict[str, str] | None) -> None:
     damage.setdefault(name, found)
 
 
-def _finished(crc: int, spec: TensorSpec) -> str:
-    return digest_text(crc, spec.nbytes)
-
-
-def _tasks_or_damage(
+def _units_or_damage(
     reader: Reader,
     name: str,
     cast: Cast | None,
     limits: Limits,
     damage: dict[str, str] | None,
-) -> Iterator[DigestTask]:
-    """The tensor's tasks, up to the first chunk that cannot be located; its reason goes into ``damage``."""
+) -> Iterator[BoxUnit[Cast | None]]:
+    """The tensor's chunks, up to the first that cannot be located; its reason goes into ``damage``."""
     try:
-        yield from _tasks(reader, name, cast, limits)
+        yield from _units(reader, name, cast, limits)
     except (FormatError, StorageError) as error:
         if damage is None:
             raise
         damage.setdefault(name, str(error))
 
 
-def _tasks(reader: Reader, name: str, cast: Cast | None, limits: Limits) -> Iterator[DigestTask]:
+def _units(
+    reader: Reader, name: str, cast: Cast | None, limits: Limits
+) -> Iterator[BoxUnit[Cast | None]]:
     tensor = reader.tensors[name]
-    spec = tensor.spec
-    stored = StoredChunks.of(tensor)
+    spec, encoding = tensor.spec, tensor.encoding
     # Without threads that share buffers, filling new memory would cost more than decoding at once gains.
     share = limits.max_memory // limits.workers if limits.executor is None else 0
-    memory = quickest_memory(tensor.encoding, spec.chunk_bytes, share, is_cast=cast is not None)
-    per_chunk = spec.chunk_bytes + (REQUEST_WEIGHT if tensor.encoding.read_ahead_bytes else 0)
-    per_task = max(1, min(BATCH_CHUNKS, BATCH_BYTES // max(1, per_chunk)))
-    indices_left = spec.storage.indices()
-    while indices := tuple(itertools.islice(indices_left, per_task)):
-        chunks = tuple(SourceChunk.at(index, spec, reader) for index in indices)
-        yield DigestTask(stored, spec.shape, chunks, memory, cast, tensor.crcs)
+    memory = quickest_memory(encoding, spec.chunk_bytes, share, is_cast=cast is not None)
+    waiting = REQUEST_WEIGHT if encoding.read_ahead_bytes else 0
+    for index in spec.storage.indices():
+        chunk = SourceChunk.at(index, spec, reader)
+        side = Side(tensor, chunk.box, spec.dtype, chunk=chunk)
+        plan = memory.plan(chunk, chunk.box, encoding, spec.itemsize)
+        weight = side.nbytes + waiting
+        yield BoxUnit(cast, (side,), plan, spec.storage.cuts, weight, memory.total)
 
 
 def check_decodable(

@@ -6,26 +6,24 @@ row of leaves, their hashers stay open from band to band: the elements of a leaf
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from reshard.checksums.sums import digest_text, sum_of_box
-from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool
-from reshard.engine.decode.box_stream import BoxStream, Streaming, StreamPlan, plan_stream
-from reshard.engine.executor import run_tasks
+from reshard.engine.decode.box_plan import Side, plan_box
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes
-from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
+from reshard.engine.run_boxes import Batch, BoxUnit, Reading, batched, read_batch, run_boxes
 from reshard.errors import CorruptError, MemoryBudgetError
 from reshard.formats.base import Reader
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.dtypes import VALUE_BITS, opaque_dtype
+from reshard.geometry.dtypes import VALUE_BITS
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import Cut
 from reshard.geometry.sizes import format_bytes
@@ -97,10 +95,35 @@ class _Leaves(Struct):
         )
 
 
+class LeafSink:
+    """Hashes the leaves of a block, and sums up its share in the tensor's digest (a ``BandSink``)."""
+
+    is_dense = False
+
+    def __init__(self, unit: BoxUnit[LeafTree]) -> None:
+        (side,) = unit.sides
+        self._side = side
+        self._tree = unit.of
+        self._hashing = LeafHashing(unit.of)
+        self._crc = 0
+
+    def direct(self, _: Box) -> None:
+        """None, since it keeps no elements."""
+
+    def take(self, band: Box, *elements: Array) -> None:
+        """Sums up a band as it is stored, and hashes the bits that count."""
+        (found,), spec = elements, self._side.stored.spec
+        self._crc ^= sum_of_box(found, band, self._tree.shape)
+        self._hashing.add(as_hashed(spec.name, found, spec.dtype), band)
+
+    def done(self) -> _BlockHashes:
+        """The hashes of the block."""
+        return _BlockHashes(self._hashing.finished(), self._crc)
+
+
 class _BlockHashes(Struct, frozen=True):
     """Number and hash of each leaf of a block, and the block's share in the tensor's digest."""
 
-    block: LeafBlock
     leaves: Sequence[tuple[int, bytes]]
     crc: int
 
@@ -122,16 +145,18 @@ def tensor_hashes(
     tell = tell_bytes(sum(t.spec.nbytes for t in tensors), stage, progress)
     open_tensors: dict[str, _Leaves] = {}
     found: dict[str, TensorHashes] = {}
-    with closing(_results(reader, tensors, limits)) as results:
-        for result in results:
-            name = result.block.name
-            leaves = open_tensors.get(name) or _Leaves.of(result.block.tree)
-            open_tensors[name] = leaves
-            leaves.add(result)
+    left = Limits(limits.max_memory - kept_hash_bytes(tensors), limits.workers)
+    batches = batched(leaf_blocks(tensors, left.max_memory, left.workers))
+    with closing(run_boxes(batches, LeafSink, [reader], left)) as ended:
+        for done in itertools.chain.from_iterable(ended):
+            spec = done.unit.sides[0].stored.spec
+            leaves = open_tensors.get(spec.name) or _Leaves.of(done.unit.of)
+            open_tensors[spec.name] = leaves
+            leaves.add(done.result)
             if not leaves.left:
-                found[name] = leaves.finished(reader.tensors[name].spec.nbytes)
-                del open_tensors[name]
-            tell(name, result.block.nbytes)
+                found[spec.name] = leaves.finished(spec.nbytes)
+                del open_tensors[spec.name]
+            tell(spec.name, done.unit.nbytes)
     _check_recorded(reader, found)
     return {name: found[name] for name in reader.tensors}
 
@@ -140,26 +165,9 @@ def leaves_of_box(
     reader: Reader, stored: StoredTensor, box: Box, max_memory: int
 ) -> dict[int, bytes]:
     """The hash of each leaf of a box that ends at edges of leaves, by number; errors as for ``tensor_hashes``."""
-    block = block_of(stored, box, max_memory)
-    (found,) = _hash_blocks([block], reader, ArenaPool(max_memory, 1))
-    return dict(found.leaves)
-
-
-def _results(
-    reader: Reader, tensors: Sequence[StoredTensor], limits: Limits
-) -> Generator[_BlockHashes, None, None]:
-    max_memory = limits.max_memory - kept_hash_bytes(tensors)
-    pool = ArenaPool(max_memory, limits.workers)
-    work = partial(_hash_blocks, reader=reader, pool=pool)
-    batches = leaf_batches(tensors, max_memory, limits.workers)
-    with closing(run_tasks(batches, work, _memory_of, max_memory, limits.workers)) as ended:
-        for results in ended:
-            yield from results
-
-
-def _memory_of(batch: Sequence[LeafBlock]) -> int:
-    """The memory of its largest block: a task hashes one after the other."""
-    return max(block.memory_bytes for block in batch)
+    block = _planned(stored, leaf_tree_of(stored), box, max_memory)
+    (done,) = read_batch(Batch((block,), block.memory_bytes), LeafSink, Reading([reader]))
+    return dict(done.result.leaves)
 
 
 def _check_recorded(reader: Reader, found: Mapping[str, TensorHashes]) -> None:
@@ -169,46 +177,6 @@ def _check_recorded(reader: Reader, found: Mapping[str, TensorHashes]) -> None:
                 f"{name!r} in {reader.uri!r} has digest {found[name].crc}, but {stored.digest} was recorded when it was "
                 "written: its bytes changed since; restore it from another copy"
             )
-
-
-def _hash_blocks(batch: Sequence[LeafBlock], reader: Reader, pool: ArenaPool) -> list[_BlockHashes]:
-    nbytes = max(_buffer_bytes(block) for block in batch)
-    arena = pool.acquire(nbytes, max(0, _memory_of(batch) - nbytes))
-    try:
-        return [_hash_block(block, reader, arena) for block in batch]
-    finally:
-        pool.release(arena)
-
-
-def _buffer_bytes(block: LeafBlock) -> int:
-    band = block.plan.cut.size(block.box.shape) * block.tree.itemsize
-    return band + block.plan.scratch_bytes + 2 * ALIGNMENT
-
-
-def _hash_block(block: LeafBlock, reader: Reader, arena: Arena) -> _BlockHashes:
-    arena.reset()
-    streaming, itemsize = block.streaming, block.tree.itemsize
-    scratch = arena.take(block.plan.scratch_bytes)
-    memory = arena.take(block.plan.cut.size(block.box.shape) * itemsize)
-    hashing, crc = LeafHashing(block.tree), 0
-    dtype = streaming.stored.spec.dtype
-    with BoxStream(
-        reader, streaming, scratch, keeps_open=block.plan.keeps_open, checks_all=True
-    ) as stream:
-        for band in _bands(block):
-            kind = opaque_dtype(itemsize)
-            elements = memory[: band.size * itemsize].view(kind).reshape(band.shape)
-            stream.fill(elements, band)
-            crc ^= sum_of_box(elements, band, block.tree.shape)
-            hashing.add(as_hashed(block.name, elements, dtype), band)
-    return _BlockHashes(block, hashing.finished(), crc)
-
-
-def _bands(block: LeafBlock) -> Iterator[Box]:
-    """The bands of a block, which end at edges of leaves where they can; of an empty tensor one."""
-    if not block.box.size:
-        return iter([block.box])
-    return block.plan.cut.bands(block.box, block.tree.grid.cuts)
 
 
 def as_hashed(name: str, elements: Array, dtype: str) -> Array:
@@ -275,56 +243,17 @@ CUT_BYTES = 128
 MIB = 1 << 20
 
 
-class LeafBlock(Struct, frozen=True):
-    """A block of a tensor, and the plan by which it is streamed.
-
-    Attributes:
-        tree: of the whole tensor.
-        memory_bytes: all buffers, decoders, open hashers, cuts and hashes of leaves together. Those of the whole tensor count in each of its
-            blocks: they are kept until the last one ends.
-    """
-
-    tree: LeafTree
-    streaming: Streaming
-    plan: StreamPlan
-    memory_bytes: int
-
-    @property
-    def name(self) -> str:
-        return self.streaming.stored.spec.name
-
-    @property
-    def box(self) -> Box:
-        return self.streaming.box
-
-    @property
-    def nbytes(self) -> int:
-        return self.box.size * self.tree.itemsize
-
-
 def leaf_tree_of(stored: StoredTensor) -> LeafTree:
     """The tree of a stored tensor."""
     return LeafTree.of(stored.spec.shape, stored.spec.itemsize)
 
 
-def leaf_batches(
+def leaf_blocks(
     tensors: Sequence[StoredTensor], max_memory: int, workers: int
-) -> Iterator[tuple[LeafBlock, ...]]:
-    """Every block of the tensors, one tensor after the other; small blocks share a batch.
-
-    Raises MemoryBudgetError where one cannot be streamed within the budget.
-    """
-    batch: list[LeafBlock] = []
-    nbytes = 0
+) -> Iterator[BoxUnit[LeafTree]]:
+    """Every block of the tensors; MemoryBudgetError where one cannot be read within the budget."""
     for stored in tensors:
-        for block in _blocks(stored, max_memory, workers):
-            batch.append(block)
-            nbytes += block.nbytes
-            if nbytes >= BATCH_BYTES or len(batch) >= BATCH_CHUNKS:
-                yield tuple(batch)
-                batch, nbytes = [], 0
-    if batch:
-        yield tuple(batch)
+        yield from _blocks(stored, max_memory, workers)
 
 
 def kept_hash_bytes(tensors: Iterable[StoredTensor]) -> int:
@@ -373,12 +302,7 @@ def _largest_boxes(stored: StoredTensor, tree: LeafTree) -> tuple[Box, ...]:
     return tuple({part.shape: part for part in parts}.values())
 
 
-def block_of(stored: StoredTensor, box: Box, max_memory: int) -> LeafBlock:
-    """A box that ends at edges of leaves as one block; MemoryBudgetError where it cannot be streamed within the budget."""
-    return _planned(stored, leaf_tree_of(stored), box, max_memory)
-
-
-def _blocks(stored: StoredTensor, max_memory: int, workers: int) -> Iterator[LeafBlock]:
+def _blocks(stored: StoredTensor, max_memory: int, workers: int) -> Iterator[BoxUnit[LeafTree]]:
     tree = leaf_tree_of(stored)
     grid = stored.spec.storage.common(tree.grid)
     if not grid.count:  # an empty tensor is one empty leaf
@@ -395,13 +319,13 @@ def _may_part(stored: StoredTensor) -> bool:
 
 def _shared(
     stored: StoredTensor, tree: LeafTree, box: Box, max_memory: int, workers: int
-) -> LeafBlock:
+) -> BoxUnit[LeafTree]:
     """A block within a worker's share where that decodes no chunk twice, else within all of the memory."""
     try:
         within = _planned(stored, tree, box, max_memory // workers)
     except MemoryBudgetError:
         return _planned(stored, tree, box, max_memory)
-    if within.plan.keeps_open or is_seekable(stored.encoding):
+    if within.plan.keeps_open[0] or is_seekable(stored.encoding):
         return within
     return _planned(stored, tree, box, max_memory)
 
@@ -431,23 +355,27 @@ def _with(box: Box, dim: int, start: int, stop: int) -> Box:
 
 def _planned(
     stored: StoredTensor, tree: LeafTree, box: Box, max_memory: int, kept: int = 0
-) -> LeafBlock:
-    """A block; ``kept``: bytes of the budget that are taken."""
-    streaming = Streaming(stored, box, stored.spec.dtype)
+) -> BoxUnit[LeafTree]:
+    """A block, with the hashers that are open at once; ``kept``: bytes of the budget that are taken.
+
+    The hashes of the whole tensor count in each of its blocks: they are kept until the last one ends.
+    """
+    side = Side.of(stored, box)
     in_block = math.prod(len(touched) for touched in tree.grid.overlapping(box))
     whole = HASH_BYTES * tree.leaves + CUT_BYTES * sum(map(len, tree.grid.cuts))
     largest_leaf = max(LEAF_BYTES, math.prod(tree.grid.largest) * tree.itemsize)
     beside = room = largest_leaf + whole + RESULT_BYTES * in_block
     for _ in range(3):  # with less room bands become smaller, and more hashers may be open
         try:
-            plan = plan_stream(streaming, max(0, max_memory - kept - room))
+            plan = plan_box(side, max(0, max_memory - kept - room))
         except MemoryBudgetError as error:
-            plan = plan_stream(streaming, error.smallest_bytes or max_memory)
+            plan = plan_box(side, error.smallest_bytes or max_memory)
             room = beside + HASHER_BYTES * open_leaves(tree, box, plan.cut)
             break
         room = beside + HASHER_BYTES * open_leaves(tree, box, plan.cut)
         if kept + plan.memory_bytes + room <= max_memory:
-            return LeafBlock(tree, streaming, plan, plan.memory_bytes + room)
+            edges = tree.grid.cuts  # bands end at edges of leaves where they can
+            return BoxUnit(tree, (side,), plan, edges, side.nbytes, plan.memory_bytes + room)
     raise _too_little(stored, kept + plan.memory_bytes + room, max_memory)
 
 

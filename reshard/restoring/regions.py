@@ -89,7 +89,7 @@ def _first(region: Region, inside: Box) -> int:
 
 
 class Buffer:
-    """Memory for one region, filled piece by piece from any thread; pieces must not overlap. A ``Destination`` of a ``ChunkRead``.
+    """Memory for one region, filled piece by piece from any thread; pieces must not overlap.
 
     Attributes:
         array: the region's elements.

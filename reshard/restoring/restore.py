@@ -2,7 +2,7 @@
 
 Chunks are read on threads within the byte budget, and each full buffer is placed. The budget counts the memory beside the
 result: decoders, band buffers, and buffers that are copied to devices (``Output.is_staged``). A group with staged buffers is one
-job, which frees them when it ends. The chunks of any other group are read in parallel, since its buffers become the result.
+batch, which frees them when it ends. The chunks of any other group are read in parallel, since its buffers become the result.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
-from functools import partial
 from typing import Any
 
 from reshard.arguments import MissingChunks
-from reshard.engine.buffers import Arena, ArenaPool, lent
-from reshard.engine.decode.read_chunk import ChunkResult, read_chunk
-from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
-from reshard.engine.progress import Progress
+from reshard.engine.progress import Progress, tell_bytes
+from reshard.engine.run_boxes import run_boxes
 from reshard.errors import (
     CheckpointWarning,
     FormatError,
@@ -42,13 +39,12 @@ from reshard.restoring.report import make_report
 from reshard.restoring.request import RestoreRequest
 from reshard.restoring.target_tree import filling, nested
 from reshard.restoring.tensor_read import (
-    Job,
-    ReadStep,
+    ArraySink,
     Restored,
     TensorRead,
     TensorState,
     check_memory,
-    read_jobs,
+    read_batches,
 )
 
 
@@ -141,9 +137,6 @@ def _tree(
     return nested((path, values[leaf.name]) for path, leaf in zip(paths, leaves, strict=True))
 
 
-Done = list[tuple[ReadStep, ChunkResult | None]]
-
-
 def restore_stored(
     reads: Sequence[TensorRead],
     reader: Reader,
@@ -159,40 +152,12 @@ def restore_stored(
     check_memory(reads, limits.max_memory)
     states = [TensorState.of(read, limits, verify) for read in reads]
     total = sum(r.size * read.stored.spec.itemsize for read in reads for r in read.output.regions)
-    moved_bytes = 0
-    ended = run_tasks(
-        read_jobs(states, reader, limits.max_memory),
-        partial(_run_job, pool=ArenaPool(limits.max_memory, limits.workers)),
-        lambda job: job.memory_bytes,
-        limits.max_memory,
-        limits.workers,
-    )
-    with closing(ended):
-        for number, done in enumerate(ended, 1):
-            moved_bytes += sum(step.nbytes for step, _ in done)
-            name = _count(done)
-            if progress is not None:
-                progress(Progress(moved_bytes, total, number, number, name, "restoring"))
+    tell = tell_bytes(total, "restoring", progress)
+    batches = read_batches(states, reader, limits.max_memory)
+    with closing(run_boxes(batches, ArraySink, (), limits, checks_all=False)) as ended:
+        for results in ended:
+            for done in results:
+                done.unit.of.opened.state.add(done)
+            last = results[-1].unit.of.opened.state.read.name
+            tell(last, sum([done.unit.of.nbytes for done in results]))
     return [state.restored() for state in states]
-
-
-def _count(done: Done) -> str:
-    """Adds the results of a job to their tensors; returns the name of the last."""
-    for step, result in done:
-        if step.read is not None and result is not None:
-            step.opened.state.add(step.read.chunk.index, result)
-    return done[-1][0].opened.state.read.name
-
-
-def _run_job(job: Job, pool: ArenaPool) -> Done:
-    with lent(pool, job.arena_bytes, job.memory_bytes) as arena:
-        return [(step, _run_step(step, arena)) for step in job.steps]
-
-
-def _run_step(step: ReadStep, arena: Arena) -> ChunkResult | None:
-    arena.reset()
-    result = None
-    if step.read is not None:
-        result = read_chunk(step.read, step.opened.state.memory.buffers(arena))
-    step.opened.end_chunk()
-    return result

@@ -1,8 +1,8 @@
 """TensorRead: one tensor to restore, the memory that it takes, and the check against the budget.
 
-TensorState: the tensor while it is restored. Restored: its value, and the bytes that were read for it.
+TensorState: the tensor while it is restored. Restored: its value, and the bytes that were read for it. ArraySink: fills its arrays.
 
-Divides the chunks of a restore into jobs: large tensors first, small chunks together, within the budget.
+Divides the chunks of a restore into batches: large tensors first, small chunks together, within the budget.
 """
 
 from __future__ import annotations
@@ -10,30 +10,32 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from reshard.checksums.sums import digest_text
+from reshard.checksums.sums import digest_text, sum_of_box
 from reshard.checksums.tensor_digest import PieceCrcs
-from reshard.engine.decode.chunk_reader import StoredChunks, check_recorded, crc_text
-from reshard.engine.decode.read_chunk import (
+from reshard.engine.decode.box_plan import (
     ChunkMemory,
-    ChunkRead,
-    ChunkResult,
+    Side,
+    is_exact,
     quickest_memory,
     stream_memory,
 )
+from reshard.engine.decode.chunk_reader import check_recorded, crc_text
 from reshard.engine.limits import Limits
 from reshard.engine.read_tasks import REQUEST_WEIGHT
+from reshard.engine.run_boxes import Batch, BoxUnit, Done
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.errors import CorruptError, MemoryBudgetError
 from reshard.formats.base import Reader
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import StoredTensor
-from reshard.geometry.dtypes import storage_bytes
-from reshard.geometry.grid import Index
+from reshard.geometry.dtypes import element_dtype, storage_bytes
+from reshard.geometry.grid import Box, Index
 from reshard.geometry.sizes import format_bytes
+from reshard.planning.plans import around
 from reshard.restoring.outputs import RestoredOutput
 from reshard.restoring.regions import (
     Buffer,
@@ -43,6 +45,13 @@ from reshard.restoring.regions import (
     read_groups,
     split_group,
 )
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from reshard.engine.buffers import Bytes
+
+    Array = npt.NDArray[Any]
 
 MIB = 1 << 20
 
@@ -67,10 +76,6 @@ class TensorRead(Struct, frozen=True):
     @property
     def is_cast(self) -> bool:
         return self.dtype != self.stored.spec.dtype
-
-    @property
-    def chunks(self) -> StoredChunks:
-        return StoredChunks.of(self.stored)
 
     @property
     def stream_bytes(self) -> int:
@@ -179,15 +184,22 @@ class TensorState(Struct):
         memory = read.chunk_memory(groups, limits.max_memory // limits.workers)
         return cls(read, groups, digest, crcs, [None] * len(read.output.regions), memory)
 
-    def add(self, index: Index, result: ChunkResult) -> None:
-        """Adds the result of a chunk; the needed bytes of a chunk that is read twice count once."""
-        self.crc ^= result.crc
-        self.stored ^= result.stored
-        self.cast = self.cast + result.cast
-        self.read_bytes += result.read_bytes
-        if index not in self.seen or is_seekable(self.read.stored.encoding):
-            self.needed_bytes += result.needed_bytes
-        self.seen.add(index)
+    def add(self, done: Done[Part, ArraySums]) -> None:
+        """Adds what was read of a chunk; the needed bytes of an encoded chunk that is read twice count once."""
+        found = done.result
+        self.crc ^= found.crc
+        self.stored ^= found.stored
+        self.cast = self.cast + found.cast
+        self.read_bytes += done.read_bytes
+        (side,) = done.unit.sides
+        chunk, encoding = side.chunk, self.read.stored.encoding
+        if chunk is None or chunk.extent is None:
+            return
+        if is_seekable(encoding):
+            self.needed_bytes += done.unit.of.nbytes
+        elif chunk.index not in self.seen:
+            self.needed_bytes += chunk.extent.length
+        self.seen.add(chunk.index)
 
     def restored(self) -> Restored:
         """The value; CorruptError if its digest differs from the recorded one."""
@@ -209,18 +221,13 @@ class TensorState(Struct):
             check_recorded(spec.name, found, self.digest)
 
 
-JOB_BYTES = 4 << 20
-JOB_CHUNKS = 64
-"""Small chunks share a job: handing over a job costs as much as reading 100 KiB."""
-
-
 class OpenGroup:
-    """A group while its buffers are filled; the worker that reads the last chunk places them."""
+    """A group while its buffers are filled; the worker that reads the last part places them."""
 
-    def __init__(self, state: TensorState, group: ReadGroup, chunks: int) -> None:
+    def __init__(self, state: TensorState, group: ReadGroup, parts: int) -> None:
         read = state.read
         self.state = state
-        self._chunks_left = chunks
+        self._parts_left = parts
         self._lock = threading.Lock()
         self.buffers = {
             n: Buffer(
@@ -233,11 +240,16 @@ class OpenGroup:
             for n in group
         }
 
-    def end_chunk(self) -> None:
-        """Counts one chunk as read; places the buffers after the last."""
+    def expect(self, parts: int) -> None:
+        """Counts more parts that will be read."""
         with self._lock:
-            self._chunks_left -= 1
-            if self._chunks_left > 0:
+            self._parts_left += parts
+
+    def end_part(self) -> None:
+        """Counts one part as read; places the buffers after the last."""
+        with self._lock:
+            self._parts_left -= 1
+            if self._parts_left > 0:
                 return
         self.place()
 
@@ -249,117 +261,180 @@ class OpenGroup:
             placed[number] = output.place(number, buffer.array)
 
 
-class ReadStep(Struct, frozen=True):
-    """One chunk of a group; ``read`` is None if the group needs no chunk."""
+class Part(Struct, frozen=True):
+    """A chunk of a group, or a box of it, and the buffers that take elements of it; no element goes to two.
+
+    Attributes:
+        nbytes: of these elements.
+    """
 
     opened: OpenGroup
-    read: ChunkRead | None
+    buffers: tuple[Buffer, ...]
     nbytes: int
 
 
-class Job(Struct, frozen=True):
-    """Steps that one worker runs in order; they take ``memory_bytes`` until the last one ends.
+class ArraySums(Struct, frozen=True):
+    """Sums of a part that was read: for the tensor's digest, for the format's own checksum, and the loss of casts."""
 
-    Attributes:
-        arena_bytes: those of them in which the largest chunk is decoded.
+    crc: int
+    stored: int
+    cast: CastStats
+
+
+class ArraySink:
+    """Puts the elements of a part into the memory of arrays (a ``BandSink``)."""
+
+    is_dense = False
+
+    def __init__(self, unit: BoxUnit[Part]) -> None:
+        self._part = unit.of
+        self._state = unit.of.opened.state
+        self._has_lent = False
+        self._crc = self._stored = 0
+        self._cast = CastStats()
+
+    def direct(self, band: Box) -> Bytes | None:
+        """The memory of one buffer that the elements of ``band`` fill contiguously; None if there is none."""
+        found = (each.direct(band) for each in self._part.buffers)
+        memory = next((out for out in found if out is not None), None)
+        self._has_lent = memory is not None
+        return memory
+
+    def take(self, band: Box, *elements: Array) -> None:
+        """Sums up a band if the tensor is verified, and copies it unless it is in its buffer already."""
+        (found,), read = elements, self._state.read
+        spec = read.stored.spec
+        if self._state.is_verified:
+            self._crc ^= sum_of_box(found, band, spec.shape)
+            if self._state.crcs is not None:
+                self._stored ^= self._state.crcs.sum_of_box(found, band, spec.shape)
+        if self._has_lent:
+            return
+        values = found.view(element_dtype(spec.dtype, is_cast=read.is_cast))
+        for each in self._part.buffers:
+            self._cast = self._cast + each.put(values, band)
+
+    def done(self) -> ArraySums:
+        """The sums of the part."""
+        self._part.opened.end_part()
+        return ArraySums(self._crc, self._stored, self._cast)
+
+
+BATCH_BYTES = 4 << 20
+BATCH_PARTS = 64
+"""Small chunks share a batch: handing over a batch costs as much as reading 100 KiB."""
+
+
+def read_batches(
+    states: Sequence[TensorState], reader: Reader, max_memory: int
+) -> Iterator[Batch[Part]]:
+    """Every needed chunk, in batches; buffers are allocated when the batch with their first chunk is made.
+
+    Large tensors come first, so that no worker is left with one at the end; small ones share batches.
     """
-
-    steps: tuple[ReadStep, ...]
-    memory_bytes: int
-    arena_bytes: int
-
-
-def read_jobs(states: Sequence[TensorState], reader: Reader, max_memory: int) -> Iterator[Job]:
-    """A job for every needed chunk; buffers are allocated when the job with their first chunk is made.
-
-    Large tensors come first, so that no worker is left with one at the end; small ones share jobs.
-    """
-    batch = _Batch()
-    for steps, staged, stream in _bundles(states, reader):
-        if batch.steps and batch.need(staged, stream) > max_memory:
-            yield batch.job()
-            batch = _Batch()
-        batch.add(steps, staged, stream)
+    batch = _Collected()
+    for units, staged, stream in _bundles(states, reader):
+        if batch.units and batch.need(staged, stream) > max_memory:
+            yield batch.batch()
+            batch = _Collected()
+        batch.add(units, staged, stream)
         if batch.is_full:
-            yield batch.job()
-            batch = _Batch()
-    if batch.steps:
-        yield batch.job()
+            yield batch.batch()
+            batch = _Collected()
+    if batch.units:
+        yield batch.batch()
 
 
-class _Batch:
-    """Steps collected for one job, and the memory that they take beside their results."""
+class _Collected:
+    """Units collected for one batch, and the memory that they take beside their results."""
 
     def __init__(self) -> None:
-        self.steps: list[ReadStep] = []
+        self.units: list[BoxUnit[Part]] = []
         self._staged = self._stream = self._nbytes = 0
 
     @property
     def is_full(self) -> bool:
-        return self._nbytes >= JOB_BYTES or len(self.steps) >= JOB_CHUNKS
+        return self._nbytes >= BATCH_BYTES or len(self.units) >= BATCH_PARTS
 
     def need(self, staged: int, stream: int) -> int:
         """Memory of the batch after this addition."""
         return self._staged + staged + max(self._stream, stream)
 
-    def add(self, steps: Sequence[ReadStep], staged: int, stream: int) -> None:
-        self.steps += steps
+    def add(self, units: Sequence[BoxUnit[Part]], staged: int, stream: int) -> None:
+        self.units += units
         self._staged += staged
         self._stream = max(self._stream, stream)
-        self._nbytes += sum(step.nbytes + _waiting_weight(step) for step in steps)
+        self._nbytes += sum([unit.nbytes for unit in units])
 
-    def job(self) -> Job:
-        arena_bytes = max(step.opened.state.memory.arena for step in self.steps)
-        return Job(tuple(self.steps), self._staged + self._stream, arena_bytes)
-
-
-def _waiting_weight(step: ReadStep) -> int:
-    """Bytes that a step counts for its request: where requests take long, workers should wait side by side."""
-    encoding = step.opened.state.read.stored.encoding
-    return REQUEST_WEIGHT if encoding.read_ahead_bytes and step.read is not None else 0
+    def batch(self) -> Batch[Part]:
+        return Batch(tuple(self.units), self._staged + self._stream)
 
 
 def _bundles(
     states: Sequence[TensorState], reader: Reader
-) -> Iterator[tuple[list[ReadStep], int, int]]:
-    """Steps that must stay in one job, with the bytes of their staged buffers and of one stream."""
+) -> Iterator[tuple[list[BoxUnit[Part]], int, int]]:
+    """Units that must stay in one batch, with the bytes of their staged buffers and of one stream."""
     for state in _in_order(states):
         sizes, stream = state.read.staged_bytes, state.memory.total
         for group in state.groups:
             staged = sum(sizes[n] for n in group)
-            steps = _steps(state, group, reader)
+            units = _units(state, group, reader)
             if staged:
-                yield list(steps), staged, stream
+                yield list(units), staged, stream
             else:
-                yield from (([step], 0, stream) for step in steps)
+                yield from (([unit], 0, stream) for unit in units)
 
 
 def _in_order(states: Sequence[TensorState]) -> list[TensorState]:
     def size(state: TensorState) -> int:
         nbytes = state.read.stored.spec.nbytes
-        return nbytes if nbytes > JOB_BYTES else 0
+        return nbytes if nbytes > BATCH_BYTES else 0
 
     return sorted(states, key=size, reverse=True)
 
 
-def _steps(state: TensorState, group: ReadGroup, reader: Reader) -> Iterator[ReadStep]:
-    read, spec = state.read, state.read.stored.spec
-    regions = read.output.regions
-    indices = chunk_indices(regions, group, spec.storage)
+def _units(state: TensorState, group: ReadGroup, reader: Reader) -> Iterator[BoxUnit[Part]]:
+    stored, regions = state.read.stored, state.read.output.regions
+    indices = chunk_indices(regions, group, stored.spec.storage)
     opened = OpenGroup(state, group, len(indices))
     if not indices:
-        yield ReadStep(opened, None, 0)
-    touching = RegionIndex(regions, group, spec.shape)
+        opened.place()
+        return
+    touching = RegionIndex(regions, group, stored.spec.shape)
     for index in indices:
-        yield _step(state, opened, touching, SourceChunk.at(index, spec, reader))
+        chunk = SourceChunk.at(index, stored.spec, reader)
+        buffers = tuple(opened.buffers[n] for n in touching.touching(chunk.box))
+        boxes = _boxes_to_read(stored, chunk, buffers)
+        opened.expect(len(boxes) - 1)
+        for box in boxes:
+            yield _unit(
+                state, Part(opened, buffers, _wanted_bytes(stored, buffers, box)), chunk, box
+            )
 
 
-def _step(
-    state: TensorState, opened: OpenGroup, touching: RegionIndex, chunk: SourceChunk
-) -> ReadStep:
-    read = state.read
-    buffers = tuple(opened.buffers[n] for n in touching.touching(chunk.box))
-    shape = read.stored.spec.shape if state.is_verified else None
-    nbytes = sum(buffer.count_in(chunk.box) for buffer in buffers) * read.stored.spec.itemsize
-    found = ChunkRead(read.chunks, chunk, buffers, read.is_cast, shape, crcs=state.crcs)
-    return ReadStep(opened, found, nbytes)
+def _wanted_bytes(stored: StoredTensor, buffers: Sequence[Buffer], box: Box) -> int:
+    return sum([buffer.count_in(box) for buffer in buffers]) * stored.spec.itemsize
+
+
+def _unit(state: TensorState, part: Part, chunk: SourceChunk, box: Box) -> BoxUnit[Part]:
+    stored = state.read.stored
+    spec, encoding = stored.spec, stored.encoding
+    plan = state.memory.plan(chunk, box, encoding, spec.itemsize)
+    # Where requests take long, workers should wait side by side.
+    waiting = REQUEST_WEIGHT if encoding.read_ahead_bytes else 0
+    side = Side(stored, box, spec.dtype, chunk=chunk)
+    return BoxUnit(part, (side,), plan, spec.storage.cuts, part.nbytes + waiting, plan.memory_bytes)
+
+
+def _boxes_to_read(
+    stored: StoredTensor, chunk: SourceChunk, buffers: Sequence[Buffer]
+) -> list[Box]:
+    """The boxes of the chunk that the buffers need, if they leave gaps and each can be read alone; else one around them."""
+    held = (each.box.intersect(chunk.box) for each in buffers)
+    boxes = [box for box in held if box is not None]
+    whole = around(boxes)
+    if sum(box.size for box in boxes) >= whole.size:
+        return [whole]
+    itemsize = stored.spec.itemsize
+    are_alone = all(is_exact(box, chunk, stored.encoding, itemsize) for box in boxes)
+    return boxes if are_alone else [whole]

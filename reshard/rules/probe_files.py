@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from reshard.api.conversion import convert
-from reshard.engine.decode.box_stream import BoxStream, Streaming
+from reshard.engine.decode.box_plan import Side
+from reshard.engine.run_boxes import fill_array
 from reshard.errors import MissingError, PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.contents import PathKey
@@ -18,12 +19,12 @@ from reshard.formats.format import CheckpointPath
 from reshard.formats.registry import open_reader
 from reshard.formats.target_files import FilesOf
 from reshard.geometry.dtypes import PACKED, element_dtype, numpy_dtype
-from reshard.geometry.grid import Box
 from reshard.layout.changes import Changes
 from reshard.maps.example.infer import Example
 from reshard.maps.example.probes import MOST_ELEMENTS, MOST_OF_A_PAIR, make_probes
 from reshard.planning.rules import rewrites
 from reshard.saving.save import save
+from reshard.storage.host import default_max_memory
 from reshard.storage.local.files import make_folder, storage_errors
 
 if TYPE_CHECKING:
@@ -76,13 +77,9 @@ def _read(
     for name in names:
         stored = reader.tensors[name]
         spec = stored.spec
-        box = Box.full(spec.shape)
         out = np.empty(spec.shape, element_dtype(spec.dtype, is_cast=False))
-        streaming = Streaming(stored, box, spec.dtype)
-        scratch = np.empty(streaming.scratch_bytes, np.uint8)
-        with BoxStream(reader, streaming, scratch, keeps_open=False) as stream:
-            if out.size:
-                stream.fill(out, box)
+        if out.size:
+            fill_array(Side.whole(stored), reader, out, default_max_memory())
         found[name] = out if spec.dtype in PACKED else out.view(numpy_dtype(spec.dtype))
     return found
 

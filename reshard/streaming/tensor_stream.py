@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from reshard.checksums.sums import digest_of_bytes
 from reshard.engine.buffers import aligned_empty
-from reshard.engine.decode.box_stream import BoxStream, Streaming, StreamPlan, plan_stream
+from reshard.engine.decode.box_plan import BoxPlan, Side, plan_box
+from reshard.engine.decode.box_stream import BandMemory, BoxStream
 from reshard.engine.decode.chunk_reader import check_recorded
 from reshard.engine.limits import Limits
 from reshard.errors import LayoutError, SourceChangedError
@@ -27,7 +28,6 @@ from reshard.formats.contents import Extent, StoredTensor
 from reshard.formats.format import CheckpointPath
 from reshard.formats.names import SHA256_NAME
 from reshard.formats.registry import open_reader
-from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes
 from reshard.layout.changes import SATURATE
@@ -81,10 +81,10 @@ class TensorStream:
         self.box = box
         self.dtype = dtype
         self._reader = reader
-        self._streaming = Streaming(stored, box, dtype, saturate)
+        self._side = Side(stored, box, dtype, saturate)
         self._max_memory = max_memory
-        self._plan = plan_stream(self._streaming, max_memory)
-        is_whole = box == Box.full(self.full_shape) and not self._streaming.is_cast
+        self._plan = plan_box(self._side, max_memory)
+        is_whole = box == Box.full(self.full_shape) and not self._side.is_cast
         self.digest = stored.digest if is_whole else None
         self._cast = dtype + (SATURATE if saturate else "")
         found = stored_state(reader, stored, box, self._cast)
@@ -98,7 +98,7 @@ class TensorStream:
     @property
     def nbytes(self) -> int:
         """Bytes of the box."""
-        return self.box.size * storage_bytes(self.dtype)
+        return self._side.nbytes
 
     @property
     def memory_bytes(self) -> int:
@@ -133,7 +133,7 @@ class TensorStream:
             yield waiting
 
     def _check_end(self, digest: str | None, crc: int) -> None:
-        stored = self._streaming.stored
+        stored = self._side.stored
         now = stored_state(self._reader, stored, self.box, self._cast)
         if now.digest != self.state:
             raise SourceChangedError(
@@ -144,42 +144,26 @@ class TensorStream:
             check_recorded(self.name, f"{crc:016x}", digest)
 
     def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
-        itemsize = storage_bytes(self.dtype)
+        itemsize = self._side.itemsize
         first, end = start // itemsize, -(-stop // itemsize)
         is_part = (first, end) != (0, self.box.size)
-        plan = (
-            plan_stream(self._streaming, self._max_memory, is_part=True) if is_part else self._plan
-        )
-        with _Run(self._reader, self._streaming, plan, end) as run:
-            place = first * itemsize
-            for piece in run.bands(first):
-                cut = piece[max(0, start - place) : stop - place]
-                place += len(piece)
-                if cut:
-                    yield cut
+        plan = plan_box(self._side, self._max_memory, is_part=True) if is_part else self._plan
+        place = first * itemsize
+        for piece in self._bands(plan, first, end):
+            cut = piece[max(0, start - place) : stop - place]
+            place += len(piece)
+            if cut:
+                yield cut
 
-
-class _Run(BoxStream):
-    """One read of the elements up to ``end``."""
-
-    def __init__(self, reader: Reader, streaming: Streaming, plan: StreamPlan, end: int) -> None:
+    def _bands(self, plan: BoxPlan, first: int, end: int) -> Iterator[bytes]:
+        """The elements ``first:end`` of the box, each band as bytes of its own."""
+        side, edges = self._side, self._side.stored.spec.storage.cuts
         scratch = aligned_empty(plan.scratch_bytes)
-        super().__init__(reader, streaming, scratch, keeps_open=plan.keeps_open)
-        self._plan = plan
-        self._end = end
-
-    def bands(self, first: int) -> Iterator[bytes]:
-        box, edges = self._streaming.box, self._streaming.stored.spec.storage.cuts
-        for part in run_boxes(box.shape, first, self._end):
-            for band in self._plan.cut.bands(part.shift(box.start), edges):
-                yield self._band(band)
-
-    def _band(self, band: Box) -> bytes:
-        dtype = self._streaming.dtype
-        kind = element_dtype(dtype, is_cast=self._streaming.is_cast)
-        memory = aligned_empty(band.size * storage_bytes(dtype))
-        self.fill(memory.view(kind).reshape(band.shape), band)
-        return memory.tobytes()
+        memory = BandMemory(aligned_empty(plan.band_bytes[0]), scratch)
+        with BoxStream(side, self._reader, memory, keeps_open=plan.keeps_open[0]) as stream:
+            for part in run_boxes(self.box.shape, first, end):
+                for band in plan.cut.bands(part.shift(self.box.start), edges):
+                    yield stream.take(band).tobytes()
 
 
 _VERSION = "reshard stream 1"

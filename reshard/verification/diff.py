@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from functools import partial
 
 from msgspec.structs import replace
 
 from reshard.checksums.tensor_digest import row_major
-from reshard.engine.buffers import ArenaPool
-from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DIFFERENCE, check_leaves_to_read, left_to_read
-from reshard.engine.progress import Progress
-from reshard.engine.read_digests import BATCH_BYTES, BATCH_CHUNKS
+from reshard.engine.progress import Progress, tell_bytes
+from reshard.engine.run_boxes import batched, run_boxes
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.format import CheckpointPath
@@ -32,18 +29,10 @@ from reshard.formats.registry import open_reader
 from reshard.formats.slices.kept_metadata import metadata_warnings
 from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Changes
-from reshard.planning.planner import open_files_per_task
 from reshard.planning.rules import rewrites
 from reshard.verification.compare import AllLeaves, compare_others
 from reshard.verification.elements import Comparing, Differences
-from reshard.verification.pair_blocks import (
-    Pair,
-    PairBlock,
-    TensorPair,
-    check_pairs,
-    compare_blocks,
-    plan_pair,
-)
+from reshard.verification.pair_blocks import PairSink, TensorPair, check_pairs, pair_units
 from reshard.verification.reports import DiffReport, TensorDiff, no_place_warnings
 
 OnProgress = Callable[[Progress], None]
@@ -76,10 +65,11 @@ def diff_readers(
     names = _selected(*leaves, changes)
     tensors = [name for name in names if not any(x.is_other(name) for x in leaves)]
     in_a = {name: name for name in names if name in leaves[0].leaves}
-    matched = {name: m for name in tensors if (m := _matched(name, a, b)) is not None}
-    check_pairs([(m.a, m.b) for m in matched.values()], left, limits.max_memory - left)
-    found = _compared(list(matched.values()), (a, b), left, limits.workers, progress)
-    compared = dict(zip(matched, found, strict=True))
+    pairs = [(name, a.tensors[name], b.tensors[name]) for name in tensors if _is_pair(name, a, b)]
+    matched = [TensorPair.of(number, *pair) for number, (_, *pair) in enumerate(pairs)]
+    check_pairs(matched, left, limits.max_memory - left)
+    found = _compared(matched, (a, b), Limits(left, limits.workers), progress)
+    compared = {name: differences for (name, *_), differences in zip(pairs, found, strict=True)}
     others = tuple(compare_others(*leaves, in_a, names))
     return DiffReport(
         a.uri,
@@ -97,12 +87,10 @@ def _selected(a: AllLeaves, b: AllLeaves, changes: Changes) -> list[str]:
     return [rewrite.source for rewrite in rewrites(changes, names, specs)]
 
 
-def _matched(name: str, a: Reader, b: Reader) -> TensorPair | None:
-    """The pair of tensors; None if their elements cannot be compared one by one."""
+def _is_pair(name: str, a: Reader, b: Reader) -> bool:
+    """True if both have the tensor, and its elements can be compared one by one."""
     one, other = a.tensors.get(name), b.tensors.get(name)
-    if one is None or other is None or _unlike(one, other):
-        return None
-    return TensorPair.of(one, other)
+    return one is not None and other is not None and not _unlike(one, other)
 
 
 def _unlike(a: StoredTensor, b: StoredTensor) -> str:
@@ -121,68 +109,22 @@ def _dtypes(a: StoredTensor, b: StoredTensor) -> str:
 
 
 def _compared(
-    matched: Sequence[TensorPair],
+    pairs: Sequence[TensorPair],
     readers: tuple[Reader, Reader],
-    max_memory: int,
-    workers: int,
+    limits: Limits,
     progress: OnProgress | None,
 ) -> list[Differences]:
-    """The differences of each pair of tensors.
-
-    Raises the first error of any task, after running tasks have ended: CorruptError, naming tensor and chunk, if stored
-    bytes are wrong; StorageError if they cannot be read.
-    """
-    found = [Differences()] * len(matched)
-    total = sum(m.nbytes for m in matched)
-    pool = ArenaPool(max_memory, workers)
-    work = partial(compare_blocks, matched=matched, readers=readers, pool=pool)
-    done_bytes = 0
-    ended = run_tasks(_tasks(matched, max_memory, workers), work, _memory, max_memory, workers)
-    with closing(ended):
-        for number, results in enumerate(ended, 1):
-            for block, differences in results:
-                found[block.number] = found[block.number] + differences
-                done_bytes += block.pair.nbytes
-            name = matched[results[-1][0].number].a.spec.name
-            if progress is not None:
-                progress(Progress(done_bytes, total, number, number, name, "comparing"))
+    """The differences of each pair of tensors; errors as of ``run_boxes``."""
+    found = [Differences()] * len(pairs)
+    tell = tell_bytes(sum(pair.nbytes for pair in pairs), "comparing", progress)
+    batches = batched(pair_units(pairs, limits.max_memory, limits.workers))
+    with closing(run_boxes(batches, PairSink, readers, limits)) as ended:
+        for results in ended:
+            for done in results:
+                number = done.unit.of.number
+                found[number] = found[number] + done.result
+            tell(results[-1].unit.of.a.spec.name, sum(done.unit.nbytes for done in results))
     return found
-
-
-def _memory(task: Sequence[PairBlock]) -> int:
-    """The memory of its largest block: a task runs one block after another."""
-    return max(block.plan.memory_bytes for block in task)
-
-
-def _tasks(
-    matched: Sequence[TensorPair], max_memory: int, workers: int
-) -> Iterator[tuple[PairBlock, ...]]:
-    """Every block; small ones share a task."""
-    batch: list[PairBlock] = []
-    nbytes = 0
-    for block in _blocks(matched, max_memory, workers):
-        batch.append(block)
-        nbytes += block.pair.nbytes
-        if nbytes >= BATCH_BYTES or len(batch) >= BATCH_CHUNKS:
-            yield tuple(batch)
-            batch, nbytes = [], 0
-    if batch:
-        yield tuple(batch)
-
-
-def _blocks(matched: Sequence[TensorPair], max_memory: int, workers: int) -> Iterator[PairBlock]:
-    """Every block; large tensors come first, so that no worker is left with one at the end."""
-
-    def size(number: int) -> int:
-        nbytes = matched[number].nbytes
-        return nbytes if nbytes > BATCH_BYTES else 0
-
-    share, most_open = max_memory // workers, open_files_per_task(workers) // 2
-    for number in sorted(range(len(matched)), key=size, reverse=True):
-        pair = matched[number]
-        for box in pair.blocks.boxes():
-            block = Pair.of(pair.a, pair.b, box)
-            yield PairBlock(number, block, plan_pair(block, max_memory, share, most_open))
 
 
 def _tensor_diff(

@@ -8,9 +8,10 @@ from awscrt.checksums import crc64nvme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.decode import read_chunk
+from reshard.engine.decode import box_plan
 from reshard.engine.limits import Limits
-from reshard.engine.read_digests import BATCH_CHUNKS, tensor_digests
+from reshard.engine.read_digests import tensor_digests
+from reshard.engine.run_boxes import BATCH_UNITS
 from reshard.errors import CorruptError, StorageError
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, ZSTD_CRC, Store, tensor
 from tests.orbax_trees import random_array
@@ -58,7 +59,7 @@ def test_only_the_named_tensors_are_read(tmp_path):
 def test_progress_ends_at_everything(tmp_path):
     seen = []
     tensor_digests(two_tensors(tmp_path), LIMITS, progress=seen.append)
-    assert len(seen) == 2 * -(-300 // BATCH_CHUNKS)
+    assert len(seen) == -(-2 * 300 // BATCH_UNITS)
     assert (seen[-1].moved_bytes, seen[-1].total_bytes) == (72000, 72000)
     assert {p.stage for p in seen} == {"reading back"}
     assert [p.tasks_done for p in seen] == list(range(1, len(seen) + 1))
@@ -93,7 +94,7 @@ def test_a_file_that_is_gone_is_named(tmp_path):
 
 def test_padding_that_is_passed_over_is_checked_all_the_same(tmp_path, monkeypatch):
     """Whole bands of padding hold no element, but the chunk's checksum is about them too."""
-    monkeypatch.setattr(read_chunk, "BAND_BYTES", 1 << 10)
+    monkeypatch.setattr(box_plan, "BAND_BYTES", 1 << 10)
     store = Store(tmp_path / "source")
     store.add(tensor("w", (3, 64), (64, 64)), np.ones((3, 64), np.float32), RAW_CRC)
     assert tensor_digests(store, LIMITS)

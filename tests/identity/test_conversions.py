@@ -233,10 +233,10 @@ def test_small_bands_and_open_hashers_give_the_same(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a band has less than a row of leaves, hashers stay open."""
-    from reshard.engine.decode import box_stream
+    from reshard.engine.decode import box_plan
 
     root = root_in(checkpoint)
-    monkeypatch.setattr(box_stream, "BAND_BYTES", 700)
+    monkeypatch.setattr(box_plan, "BAND_BYTES", 700)
     opened = []
     original = read_leaves.LeafHashing._go_on
     monkeypatch.setattr(

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import reshard
+from reshard.engine import run_boxes
+from reshard.engine.run_boxes import Batch
 from reshard.formats.contents import Encoding, StoredTensor
 from reshard.geometry.grid import Box, Grid
-from reshard.identity import read_leaves
 from reshard.identity.read_leaves import (
-    LeafBlock,
     check_leaves_fit,
     hashing_memory,
     kept_hash_bytes,
-    leaf_batches,
+    leaf_blocks,
     leaf_tree_of,
 )
 from reshard.identity.slice_proof import needs_elements
@@ -43,8 +42,8 @@ def test_hashes_of_leaves_count() -> None:
     assert caught.value.smallest_bytes is not None
     check_leaves_fit([tensor], caught.value.smallest_bytes)
     assert kept_hash_bytes([tensor]) == 32 * MIB
-    batch = next(leaf_batches([tensor], 700 * MIB, 1))
-    assert batch[0].memory_bytes - batch[0].plan.memory_bytes > 512 * MIB
+    block = next(leaf_blocks([tensor], 700 * MIB, 1))
+    assert block.memory_bytes - block.plan.memory_bytes > 512 * MIB
 
 
 def test_a_tree_of_too_many_cuts_is_refused_before_it_is_made() -> None:
@@ -70,7 +69,7 @@ def test_a_tree_of_too_many_cuts_is_refused_before_it_is_made() -> None:
 
 def test_the_cuts_of_a_tree_count() -> None:
     """1 GiB in one dimension has 2**14 leaves and as many cuts, whose memory was measured: 120 bytes each."""
-    block = next(leaf_batches([stored("w", 1 << 30)], 1 << 30, 1))[0]
+    block = next(leaf_blocks([stored("w", 1 << 30)], 1 << 30, 1))
     assert block.memory_bytes - block.plan.memory_bytes > (32 + 120) << 14
 
 
@@ -89,7 +88,7 @@ def test_trees_of_many_cuts_are_not_kept() -> None:
 
 def test_hashes_of_tensors_in_flight_are_at_most_5_of_10_000() -> None:
     for tensor in (stored("w", 4096, 14336), stored("v", 1 << 30)):
-        leaves = next(leaf_batches([tensor], 1 << 30, 1))[0].tree.leaves
+        leaves = next(leaf_blocks([tensor], 1 << 30, 1)).of.leaves
         assert 32 * leaves <= tensor.spec.nbytes * 0.0005 * 2  # tiles have 32 to 64 KiB
 
 
@@ -98,13 +97,13 @@ def test_the_plan_says_what_hashing_may_take(
     workers: int, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs: list[int] = []
-    original = read_leaves._memory_of
+    original = run_boxes._memory_of
 
-    def noted(batch: Sequence[LeafBlock]) -> int:
+    def noted(batch: Batch[Any]) -> int:
         needs.append(original(batch))
         return needs[-1]
 
-    monkeypatch.setattr(read_leaves, "_memory_of", noted)
+    monkeypatch.setattr(run_boxes, "_memory_of", noted)
     reshard.identify(checkpoint, workers=workers)
     tensors: list[Any] = [stored("embed", 301, 257 * 4), stored("w", 4, 130, 70 * 4)]
     assert 0 < max(needs) <= hashing_memory(tensors, 64 * MIB, workers) <= 64 * MIB

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reshard
-from reshard.engine.decode import box_stream
+from reshard.engine.decode import box_plan
 from reshard.errors import (
     CorruptError,
     LayoutError,
@@ -88,8 +88,8 @@ def test_any_box_of_any_form_with_any_bands_is_what_numpy_cuts_out(forms, data):
 def small_buffers(data):
     """Bands and buffers of a few bytes, and chunks that may not stay open."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(box_stream, "BAND_BYTES", data.draw(st.sampled_from([1, 8, 60, 500, 5000])))
-        patch.setattr(box_stream, "MOST_OPEN", data.draw(st.sampled_from([0, 1, 2, 256])))
+        patch.setattr(box_plan, "BAND_BYTES", data.draw(st.sampled_from([1, 8, 60, 500, 5000])))
+        patch.setattr(box_plan, "MOST_OPEN", data.draw(st.sampled_from([0, 1, 2, 256])))
         yield
 
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reshard.engine.decode import box_stream
+from reshard.engine import run_boxes
+from reshard.engine.decode import box_plan, box_stream
 from reshard.engine.limits import Limits
 from reshard.errors import CorruptError, MemoryBudgetError, PlanError, StorageError
 from reshard.formats.contents import Container, Leaf
@@ -71,11 +72,10 @@ def cases(draw):
 def test_any_chunks_codecs_and_bands_beside_numpy(case, data):
     shape, chunks, dtypes, arrays, codecs = case
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        for module in (pair_blocks, box_stream):
-            patch.setattr(module, "BAND_BYTES", data.draw(st.sampled_from([1, 40, 300, 1 << 20])))
+        patch.setattr(box_plan, "BAND_BYTES", data.draw(st.sampled_from([1, 40, 300, 1 << 20])))
         patch.setattr(elements, "SLAB_ELEMENTS", data.draw(st.sampled_from([1, 7, 1000])))
         patch.setattr(
-            engine_diff, "open_files_per_task", lambda _: data.draw(st.sampled_from([0, 6, 999]))
+            pair_blocks, "open_files_per_task", lambda _: data.draw(st.sampled_from([0, 6, 999]))
         )
         stores = [
             store_of(folder, name, *rest)
@@ -166,9 +166,8 @@ def test_bits_of_keys(pair):
 @pytest.mark.parametrize("band_bytes", [40, 1 << 20])
 @pytest.mark.parametrize("open_files", [0, 999])
 def test_a_flipped_bit_is_damage_with_a_name(pair, side, band_bytes, open_files, monkeypatch):
-    monkeypatch.setattr(engine_diff, "open_files_per_task", lambda _: open_files)
-    for module in (pair_blocks, box_stream):
-        monkeypatch.setattr(module, "BAND_BYTES", band_bytes)
+    monkeypatch.setattr(pair_blocks, "open_files_per_task", lambda _: open_files)
+    monkeypatch.setattr(box_plan, "BAND_BYTES", band_bytes)
     path = pair[side].path
     sound = path.read_bytes()
     for at in range(0, len(sound), max(1, len(sound) // 20)):
@@ -205,7 +204,7 @@ def test_padding_is_checked_too(tmp_path):
 
 def test_a_budget_that_is_too_small_names_one_that_works(pair):
     with (
-        mock.patch.object(engine_diff, "compare_blocks", side_effect=AssertionError),
+        mock.patch.object(engine_diff, "run_boxes", side_effect=AssertionError),
         pytest.raises(MemoryBudgetError) as error,
     ):
         diff(*pair, limits=Limits(1 * MIB, 2))
@@ -241,7 +240,7 @@ def test_the_order_of_tasks_changes_nothing(tmp_path):
     values = rng.normal(size=(600, 500)).astype(np.float32)
     a = store_of(tmp_path, "a", values, (60, 500), ZSTD, "float32")
     b = store_of(tmp_path, "b", values * np.float32(1.01), (60, 100), RAW, "float32")
-    with mock.patch.object(engine_diff, "BATCH_CHUNKS", 1):
+    with mock.patch.object(run_boxes, "BATCH_UNITS", 1):
         found = [diff(a, b, Limits(512 * MIB, n)).tensors["w"] for n in (1, 2, 5)]
     assert found[0] == found[1] == found[2]
     assert found[0].relative == pytest.approx(0.01, rel=1e-5)

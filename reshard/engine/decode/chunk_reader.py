@@ -1,7 +1,6 @@
 """ChunkReader: reads boxes of one stored chunk. All elements that the library reads come through it.
 
-convert reads bands of several chunks in lock step (``source_bands``), restore and verify all of a chunk at a time
-(``read_chunk``), streams and diff boxes that go through many chunks (``box_stream``).
+convert reads bands of several chunks in lock step (``source_bands``), all others boxes of one chunk or of many (``box_stream``).
 """
 
 from __future__ import annotations
@@ -108,10 +107,6 @@ class ChunkBuffers(Struct, frozen=True):
     decoded: Bytes
     encoded: Bytes
 
-    @property
-    def is_at_once(self) -> bool:
-        return len(self.encoded) > 0
-
 
 def check_recorded(name: str, found: str, recorded: str) -> None:
     """Raises CorruptError if the digest of a tensor's bytes, 16 hex digits, is not the recorded one."""
@@ -161,12 +156,14 @@ class ChunkReader:
         self._is_whole = self.inside.shape == chunk.stored_shape
         self._position = 0
         self._decoded: Array | None = None
+        self._memory: Bytes | None = None
         self._stream: DecodeStream | None = None
         if at_once is None:
             self._stream = open_chunk(stored, chunk, wanted_bytes=self._wanted_bytes())
         else:
             memory = at_once.decoded[: chunk_bytes(chunk, stored.dtype)]
             decode_into(memory, stored, chunk, at_once.encoded)
+            self._memory = at_once.decoded
             self._decoded = memory.view(dtype).reshape(chunk.stored_shape)
         # Only a part of raw bytes can be read alone.
         self._raw = self._stream if isinstance(self._stream, RawStream) else None
@@ -182,6 +179,10 @@ class ChunkReader:
     def is_decoded(self) -> bool:
         """True if all of the chunk is in memory."""
         return self._decoded is not None
+
+    def is_in(self, memory: Bytes | None) -> bool:
+        """True if the whole chunk was decoded into this memory."""
+        return self._memory is not None and self._memory is memory
 
     def _wanted_bytes(self) -> int | None:
         """The chunk's bytes up to the last row that is wanted; None for all of it."""
@@ -211,6 +212,13 @@ class ChunkReader:
 
         strides = row_major(around, itemsize)
         return np.ndarray(box.shape, self._dtype, taken.data, strides=strides)
+
+    def elements_with_gaps(self, box: Box) -> int:
+        """The elements for which ``read`` needs memory: those of a box, and those between its rows unless they are skipped."""
+        size = box.size
+        if not size or self._decoded is not None or box.shape == self.chunk.stored_shape:
+            return size
+        return size if self.skips_gaps(box) else span(box, self.chunk.stored_shape)[1]
 
     def skips_gaps(self, box: Box) -> bool:
         """True if the rows of a box, counted from the chunk's start, are read one by one."""

@@ -18,9 +18,9 @@ SABOTAGES = (
     Sabotage(
         "restored-to-another-region",
         "a chunk that two devices share goes to the first of them only",
-        "reshard/engine/decode/read_chunk.py",
-        "                for each in () if band.is_placed else read.destinations:",
-        "                for each in () if band.is_placed else read.destinations[:1]:",
+        "reshard/restoring/tensor_read.py",
+        "        for each in self._part.buffers:\n            self._cast",
+        "        for each in self._part.buffers[:1]:\n            self._cast",
         ("tests/restoring/test_restore_layout.py::test_every_form_of_layout[prefix of shardings]",),
     ),
     Sabotage(
