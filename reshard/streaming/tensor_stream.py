@@ -111,6 +111,8 @@ class TensorStream:
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Bytes ``start:stop`` in order, in pieces of any length; only the chunks of this range are read.
 
+        A chunk is decoded up to its last byte in the range. A checksum of all of a chunk is compared only if all of it is read.
+
         The last piece comes after all checks: CorruptError if a chunk's bytes are wrong or
         the digest of the whole differs from the recorded one, SourceChangedError if the checkpoint was
         changed meanwhile, StorageError if it cannot be read.

@@ -24,6 +24,67 @@ SABOTAGES = (
         ("tests/restoring/test_restore_layout.py::test_every_form_of_layout[prefix of shardings]",),
     ),
     Sabotage(
+        "band-to-another-sink",
+        "all units of a batch go to the sink of the first",
+        "reshard/engine/run_boxes.py",
+        "        return [_read_unit(unit, open_sink(unit), reading, arena) for unit in batch.units]",
+        "        one = open_sink(batch.units[0])\n"
+        "        return [_read_unit(unit, one, reading, arena) for unit in batch.units]",
+        ("tests/engine/test_read_digests.py::test_the_digest_is_a_plain_crc_of_the_whole",),
+    ),
+    Sabotage(
+        "unit-not-restored",
+        "the parts of a batch but the first are not put into arrays",
+        "reshard/engine/run_boxes.py",
+        "arena) for unit in batch.units]",
+        "arena) for unit in batch.units[:1]]",
+        ("tests/restoring/test_restore_layout.py::test_every_form_of_layout[prefix of shardings]",),
+    ),
+    Sabotage(
+        "chunk-not-summed",
+        "a digest leaves out the first chunk of each tensor",
+        "reshard/engine/read_digests.py",
+        "            crc=sum_of_box(found, band, shape),",
+        "            crc=sum_of_box(found, band, shape) if any(band.start) else 0,",
+        ("tests/engine/test_read_digests.py::test_the_digest_is_a_plain_crc_of_the_whole",),
+    ),
+    Sabotage(
+        "leaf-not-hashed",
+        "an identity leaves out the bands but the first of a block",
+        "reshard/identity/read_leaves.py",
+        "        self._hashing.add(as_hashed(spec.name, found, spec.dtype), band)",
+        "        if not self._hashing._done:\n"
+        "            self._hashing.add(as_hashed(spec.name, found, spec.dtype), band)",
+        ("tests/identity/test_conversions.py::test_small_bands_and_open_hashers_give_the_same",),
+    ),
+    Sabotage(
+        "band-not-compared",
+        "a comparison forgets the differences of all bands but the last",
+        "reshard/verification/pair_blocks.py",
+        "        self._found = self._found + found",
+        "        self._found = found",
+        ("tests/verification/test_diff.py::test_any_chunks_codecs_and_bands_beside_numpy",),
+    ),
+    Sabotage(
+        "band-not-streamed",
+        "a stream of a part begins a band late",
+        "reshard/streaming/tensor_stream.py",
+        "            cut = piece[max(0, start - place) : stop - place]",
+        '            cut = piece[max(0, start - place) : stop - place] if place else b""',
+        (
+            "tests/streaming/test_tensor_stream.py::test_any_box_of_any_form_with_any_bands_is_what_numpy_cuts_out",
+        ),
+    ),
+    Sabotage(
+        "window-not-filled",
+        "a delta leaves a band of a window as it was",
+        "reshard/engine/run_boxes.py",
+        "            stream.fill(out[band.relative_to(side.box.start).slices], band)",
+        "            if not any(band.start):\n"
+        "                stream.fill(out[band.relative_to(side.box.start).slices], band)",
+        ("tests/engine/test_run_boxes.py::test_boxes_of_many_chunks_are_read_side_by_side",),
+    ),
+    Sabotage(
         "restored-row-off-by-one",
         "a shard of every k-th row begins at the wrong row of a chunk",
         "reshard/restoring/regions.py",
