@@ -24,10 +24,10 @@ from msgspec.structs import replace
 
 from reshard.checksums.sums import digest_of_bytes
 from reshard.engine.buffers import ALIGNMENT
-from reshard.engine.decode.box_plan import Side, plan_box
+from reshard.engine.decode.box_plan import StoredBox, plan_box
 from reshard.engine.decode.chunk_reader import check_recorded
 from reshard.engine.limits import Limits
-from reshard.engine.run_boxes import fill_array
+from reshard.engine.read_boxes import fill_array
 from reshard.errors import MemoryBudgetError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.codecs import is_seekable
@@ -210,7 +210,9 @@ def is_streamed(reader: Reader, made: MappedTensor, window_bytes: int, max_memor
 
 def _fits(stored: StoredTensor, made: MappedTensor, saturate: bool, max_memory: int) -> bool:
     try:
-        plan_box(Side(stored, Box.full(made.spec.shape), made.spec.dtype, saturate), max_memory)
+        plan_box(
+            StoredBox(stored, Box.full(made.spec.shape), made.spec.dtype, saturate), max_memory
+        )
     except MemoryBudgetError:
         return False
     return True
@@ -225,7 +227,7 @@ def _stream(reader: Reader, wanted: _Wanted, max_memory: int) -> None:
     cells = (spec.storage.box(spec.storage.index_at(n)) for n in range(window.first, window.stop))
     at = 0
     for box in [whole] if window.is_whole else cells:
-        side = Side(stored, box, spec.dtype, piece.saturate)
+        side = StoredBox(stored, box, spec.dtype, piece.saturate)
         out = wanted.memory[at : at + side.nbytes].view(kind).reshape(box.shape)
         at += side.nbytes
         fill_array(side, reader, out, max_memory)

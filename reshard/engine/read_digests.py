@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from reshard.checksums.crc import READ_BYTES, range_crc32c
 from reshard.checksums.sums import digest_text, sum_of_box
 from reshard.engine.cast import converted
-from reshard.engine.decode.box_plan import Side, quickest_memory, stream_memory
+from reshard.engine.decode.box_plan import StoredBox, quickest_memory, stream_memory
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes
+from reshard.engine.read_boxes import BoxUnit, batched, read_boxes
 from reshard.engine.read_tasks import REQUEST_WEIGHT
 from reshard.engine.recorded_ranges import bytes_of_ranges, checked_ranges, unlike_text
-from reshard.engine.run_boxes import BoxUnit, batched, run_boxes
 from reshard.engine.task import SourceChunk
 from reshard.engine.write.target_digest import slabs
 from reshard.errors import (
@@ -159,7 +159,7 @@ def digests_with_casts(
     units = (u for n in listed for u in _units_or_damage(reader, n, casts.get(n), limits, damage))
     keeps_damage = damage is not None
     with closing(
-        run_boxes(batched(units), SumSink, (), limits, keeps_damage=keeps_damage)
+        read_boxes(batched(units), SumSink, (), limits, keeps_damage=keeps_damage)
     ) as ended:
         for results in ended:
             for done in results:
@@ -243,7 +243,7 @@ def _units(
     waiting = REQUEST_WEIGHT if encoding.read_ahead_bytes else 0
     for index in spec.storage.indices():
         chunk = SourceChunk.at(index, spec, reader)
-        side = Side(tensor, chunk.box, spec.dtype, chunk=chunk)
+        side = StoredBox(tensor, chunk.box, spec.dtype, chunk=chunk)
         plan = memory.plan(chunk, chunk.box, encoding, spec.itemsize)
         weight = side.nbytes + waiting
         yield BoxUnit(cast, (side,), plan, spec.storage.cuts, weight, memory.total)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.checksums.sums import digest_text, sum_of_box
-from reshard.engine.decode.box_plan import Side, plan_box
+from reshard.engine.decode.box_plan import StoredBox, plan_box
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, Stage, tell_bytes
-from reshard.engine.run_boxes import Batch, BoxUnit, Reading, batched, read_batch, run_boxes
+from reshard.engine.read_boxes import BoxBatch, BoxUnit, Sources, batched, read_batch, read_boxes
 from reshard.errors import CorruptError, MemoryBudgetError
 from reshard.formats.base import Reader
 from reshard.formats.codecs import is_seekable
@@ -147,7 +147,7 @@ def tensor_hashes(
     found: dict[str, TensorHashes] = {}
     left = Limits(limits.max_memory - kept_hash_bytes(tensors), limits.workers)
     batches = batched(leaf_blocks(tensors, left.max_memory, left.workers))
-    with closing(run_boxes(batches, LeafSink, [reader], left)) as ended:
+    with closing(read_boxes(batches, LeafSink, [reader], left)) as ended:
         for done in itertools.chain.from_iterable(ended):
             spec = done.unit.sides[0].stored.spec
             leaves = open_tensors.get(spec.name) or _Leaves.of(done.unit.of)
@@ -166,7 +166,7 @@ def leaves_of_box(
 ) -> dict[int, bytes]:
     """The hash of each leaf of a box that ends at edges of leaves, by number; errors as for ``tensor_hashes``."""
     block = _planned(stored, leaf_tree_of(stored), box, max_memory)
-    (done,) = read_batch(Batch((block,), block.memory_bytes), LeafSink, Reading([reader]))
+    (done,) = read_batch(BoxBatch((block,), block.memory_bytes), LeafSink, Sources([reader]))
     return dict(done.result.leaves)
 
 
@@ -360,7 +360,7 @@ def _planned(
 
     The hashes of the whole tensor count in each of its blocks: they are kept until the last one ends.
     """
-    side = Side.of(stored, box)
+    side = StoredBox.of(stored, box)
     in_block = math.prod(len(touched) for touched in tree.grid.overlapping(box))
     whole = HASH_BYTES * tree.leaves + CUT_BYTES * sum(map(len, tree.grid.cuts))
     largest_leaf = max(LEAF_BYTES, math.prod(tree.grid.largest) * tree.itemsize)

@@ -15,7 +15,7 @@ from typing import Any
 from reshard.arguments import MissingChunks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, tell_bytes
-from reshard.engine.run_boxes import run_boxes
+from reshard.engine.read_boxes import read_boxes
 from reshard.errors import (
     CheckpointWarning,
     FormatError,
@@ -154,7 +154,7 @@ def restore_stored(
     total = sum(r.size * read.stored.spec.itemsize for read in reads for r in read.output.regions)
     tell = tell_bytes(total, "restoring", progress)
     batches = read_batches(states, reader, limits.max_memory)
-    with closing(run_boxes(batches, ArraySink, (), limits, checks_all=False)) as ended:
+    with closing(read_boxes(batches, ArraySink, (), limits, checks_all=False)) as ended:
         for results in ended:
             for done in results:
                 done.unit.of.opened.state.add(done)

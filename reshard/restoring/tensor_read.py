@@ -18,15 +18,15 @@ from reshard.checksums.sums import digest_text, sum_of_box
 from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.engine.decode.box_plan import (
     ChunkMemory,
-    Side,
+    StoredBox,
     is_exact,
     quickest_memory,
     stream_memory,
 )
 from reshard.engine.decode.chunk_reader import check_recorded, crc_text
 from reshard.engine.limits import Limits
+from reshard.engine.read_boxes import BoxBatch, BoxUnit, Done
 from reshard.engine.read_tasks import REQUEST_WEIGHT
-from reshard.engine.run_boxes import Batch, BoxUnit, Done
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.errors import CorruptError, MemoryBudgetError
 from reshard.formats.base import Reader
@@ -184,7 +184,7 @@ class TensorState(Struct):
         memory = read.chunk_memory(groups, limits.max_memory // limits.workers)
         return cls(read, groups, digest, crcs, [None] * len(read.output.regions), memory)
 
-    def add(self, done: Done[Part, ArraySums]) -> None:
+    def add(self, done: Done[ReadPart, ArraySums]) -> None:
         """Adds what was read of a chunk; the needed bytes of an encoded chunk that is read twice count once."""
         found = done.result
         self.crc ^= found.crc
@@ -261,7 +261,7 @@ class OpenGroup:
             placed[number] = output.place(number, buffer.array)
 
 
-class Part(Struct, frozen=True):
+class ReadPart(Struct, frozen=True):
     """A chunk of a group, or a box of it, and the buffers that take elements of it; no element goes to two.
 
     Attributes:
@@ -286,7 +286,7 @@ class ArraySink:
 
     is_dense = False
 
-    def __init__(self, unit: BoxUnit[Part]) -> None:
+    def __init__(self, unit: BoxUnit[ReadPart]) -> None:
         self._part = unit.of
         self._state = unit.of.opened.state
         self._has_lent = False
@@ -327,7 +327,7 @@ BATCH_PARTS = 64
 
 def read_batches(
     states: Sequence[TensorState], reader: Reader, max_memory: int
-) -> Iterator[Batch[Part]]:
+) -> Iterator[BoxBatch[ReadPart]]:
     """Every needed chunk, in batches; buffers are allocated when the batch with their first chunk is made.
 
     Large tensors come first, so that no worker is left with one at the end; small ones share batches.
@@ -349,7 +349,7 @@ class _Collected:
     """Units collected for one batch, and the memory that they take beside their results."""
 
     def __init__(self) -> None:
-        self.units: list[BoxUnit[Part]] = []
+        self.units: list[BoxUnit[ReadPart]] = []
         self._staged = self._stream = self._nbytes = 0
 
     @property
@@ -360,19 +360,19 @@ class _Collected:
         """Memory of the batch after this addition."""
         return self._staged + staged + max(self._stream, stream)
 
-    def add(self, units: Sequence[BoxUnit[Part]], staged: int, stream: int) -> None:
+    def add(self, units: Sequence[BoxUnit[ReadPart]], staged: int, stream: int) -> None:
         self.units += units
         self._staged += staged
         self._stream = max(self._stream, stream)
         self._nbytes += sum([unit.nbytes for unit in units])
 
-    def batch(self) -> Batch[Part]:
-        return Batch(tuple(self.units), self._staged + self._stream)
+    def batch(self) -> BoxBatch[ReadPart]:
+        return BoxBatch(tuple(self.units), self._staged + self._stream)
 
 
 def _bundles(
     states: Sequence[TensorState], reader: Reader
-) -> Iterator[tuple[list[BoxUnit[Part]], int, int]]:
+) -> Iterator[tuple[list[BoxUnit[ReadPart]], int, int]]:
     """Units that must stay in one batch, with the bytes of their staged buffers and of one stream."""
     for state in _in_order(states):
         sizes, stream = state.read.staged_bytes, state.memory.total
@@ -393,7 +393,7 @@ def _in_order(states: Sequence[TensorState]) -> list[TensorState]:
     return sorted(states, key=size, reverse=True)
 
 
-def _units(state: TensorState, group: ReadGroup, reader: Reader) -> Iterator[BoxUnit[Part]]:
+def _units(state: TensorState, group: ReadGroup, reader: Reader) -> Iterator[BoxUnit[ReadPart]]:
     stored, regions = state.read.stored, state.read.output.regions
     indices = chunk_indices(regions, group, stored.spec.storage)
     opened = OpenGroup(state, group, len(indices))
@@ -408,7 +408,7 @@ def _units(state: TensorState, group: ReadGroup, reader: Reader) -> Iterator[Box
         opened.expect(len(boxes) - 1)
         for box in boxes:
             yield _unit(
-                state, Part(opened, buffers, _wanted_bytes(stored, buffers, box)), chunk, box
+                state, ReadPart(opened, buffers, _wanted_bytes(stored, buffers, box)), chunk, box
             )
 
 
@@ -416,13 +416,13 @@ def _wanted_bytes(stored: StoredTensor, buffers: Sequence[Buffer], box: Box) -> 
     return sum([buffer.count_in(box) for buffer in buffers]) * stored.spec.itemsize
 
 
-def _unit(state: TensorState, part: Part, chunk: SourceChunk, box: Box) -> BoxUnit[Part]:
+def _unit(state: TensorState, part: ReadPart, chunk: SourceChunk, box: Box) -> BoxUnit[ReadPart]:
     stored = state.read.stored
     spec, encoding = stored.spec, stored.encoding
     plan = state.memory.plan(chunk, box, encoding, spec.itemsize)
     # Where requests take long, workers should wait side by side.
     waiting = REQUEST_WEIGHT if encoding.read_ahead_bytes else 0
-    side = Side(stored, box, spec.dtype, chunk=chunk)
+    side = StoredBox(stored, box, spec.dtype, chunk=chunk)
     return BoxUnit(part, (side,), plan, spec.storage.cuts, part.nbytes + waiting, plan.memory_bytes)
 
 

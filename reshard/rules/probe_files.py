@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from reshard.api.conversion import convert
-from reshard.engine.decode.box_plan import Side
-from reshard.engine.run_boxes import fill_array
+from reshard.engine.decode.box_plan import StoredBox
+from reshard.engine.read_boxes import fill_array
 from reshard.errors import MissingError, PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.contents import PathKey
@@ -79,7 +79,7 @@ def _read(
         spec = stored.spec
         out = np.empty(spec.shape, element_dtype(spec.dtype, is_cast=False))
         if out.size:
-            fill_array(Side.whole(stored), reader, out, default_max_memory())
+            fill_array(StoredBox.whole(stored), reader, out, default_max_memory())
         found[name] = out if spec.dtype in PACKED else out.view(numpy_dtype(spec.dtype))
     return found
 

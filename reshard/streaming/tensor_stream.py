@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from reshard.checksums.sums import digest_of_bytes
 from reshard.engine.buffers import aligned_empty
-from reshard.engine.decode.box_plan import BoxPlan, Side, plan_box
+from reshard.engine.decode.box_plan import BoxPlan, StoredBox, plan_box
 from reshard.engine.decode.box_stream import BandMemory, BoxStream
 from reshard.engine.decode.chunk_reader import check_recorded
 from reshard.engine.limits import Limits
@@ -81,7 +81,7 @@ class TensorStream:
         self.box = box
         self.dtype = dtype
         self._reader = reader
-        self._side = Side(stored, box, dtype, saturate)
+        self._side = StoredBox(stored, box, dtype, saturate)
         self._max_memory = max_memory
         self._plan = plan_box(self._side, max_memory)
         is_whole = box == Box.full(self.full_shape) and not self._side.is_cast

@@ -20,7 +20,7 @@ from reshard.checksums.tensor_digest import row_major
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DIFFERENCE, check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_bytes
-from reshard.engine.run_boxes import batched, run_boxes
+from reshard.engine.read_boxes import batched, read_boxes
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.format import CheckpointPath
@@ -114,11 +114,11 @@ def _compared(
     limits: Limits,
     progress: OnProgress | None,
 ) -> list[Differences]:
-    """The differences of each pair of tensors; errors as of ``run_boxes``."""
+    """The differences of each pair of tensors; errors as of ``read_boxes``."""
     found = [Differences()] * len(pairs)
     tell = tell_bytes(sum(pair.nbytes for pair in pairs), "comparing", progress)
     batches = batched(pair_units(pairs, limits.max_memory, limits.workers))
-    with closing(run_boxes(batches, PairSink, readers, limits)) as ended:
+    with closing(read_boxes(batches, PairSink, readers, limits)) as ended:
         for results in ended:
             for done in results:
                 number = done.unit.of.number

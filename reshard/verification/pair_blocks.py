@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.checksums.tensor_digest import row_major
-from reshard.engine.decode.box_plan import Side, least_bytes, plan_boxes
-from reshard.engine.run_boxes import BATCH_BYTES, BoxUnit
+from reshard.engine.decode.box_plan import StoredBox, least_bytes, plan_boxes
+from reshard.engine.read_boxes import BATCH_BYTES, BoxUnit
 from reshard.errors import MemoryBudgetError
 from reshard.formats.contents import StoredTensor
 from reshard.geometry.grid import Box, Cuts, Grid
@@ -52,9 +52,9 @@ class TensorPair(Struct, frozen=True):
         """Decoded bytes of both."""
         return self.a.spec.nbytes + self.b.spec.nbytes
 
-    def sides(self, box: Box) -> tuple[Side, Side]:
+    def sides(self, box: Box) -> tuple[StoredBox, StoredBox]:
         """A box of both tensors."""
-        return Side.of(self.a, box), Side.of(self.b, box)
+        return StoredBox.of(self.a, box), StoredBox.of(self.b, box)
 
 
 class PairSink:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from reshard.engine.decode import box_plan
 from reshard.engine.limits import Limits
+from reshard.engine.read_boxes import BATCH_UNITS
 from reshard.engine.read_digests import tensor_digests
-from reshard.engine.run_boxes import BATCH_UNITS
 from reshard.errors import CorruptError, StorageError
 from tests.engine.stores import RAW, RAW_CRC, ZSTD, ZSTD_CRC, Store, tensor
 from tests.orbax_trees import random_array

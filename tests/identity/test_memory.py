@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import reshard
-from reshard.engine import run_boxes
-from reshard.engine.run_boxes import Batch
+from reshard.engine import read_boxes
+from reshard.engine.read_boxes import BoxBatch
 from reshard.formats.contents import Encoding, StoredTensor
 from reshard.geometry.grid import Box, Grid
 from reshard.identity.read_leaves import (
@@ -97,13 +97,13 @@ def test_the_plan_says_what_hashing_may_take(
     workers: int, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs: list[int] = []
-    original = run_boxes._memory_of
+    original = read_boxes._memory_of
 
-    def noted(batch: Batch[Any]) -> int:
+    def noted(batch: BoxBatch[Any]) -> int:
         needs.append(original(batch))
         return needs[-1]
 
-    monkeypatch.setattr(run_boxes, "_memory_of", noted)
+    monkeypatch.setattr(read_boxes, "_memory_of", noted)
     reshard.identify(checkpoint, workers=workers)
     tensors: list[Any] = [stored("embed", 301, 257 * 4), stored("w", 4, 130, 70 * 4)]
     assert 0 < max(needs) <= hashing_memory(tensors, 64 * MIB, workers) <= 64 * MIB

@@ -157,7 +157,7 @@ def test_a_truncated_chunk_names_tensor_and_chunk(source):
 
 
 def test_nothing_is_read_before_everything_fits(source, monkeypatch):
-    monkeypatch.setattr("reshard.restoring.restore.run_boxes", pytest.fail)
+    monkeypatch.setattr("reshard.restoring.restore.read_boxes", pytest.fail)
     refused(reshard.TreeError, source, {"w": np.zeros((6, 4), np.float32)})
     refused(reshard.LayoutError, source, layout=on((3,), ("x",)))
     refused(reshard.MemoryBudgetError, source, max_memory="1KiB")

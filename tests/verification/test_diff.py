@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reshard.engine import run_boxes
+from reshard.engine import read_boxes
 from reshard.engine.decode import box_plan, box_stream
 from reshard.engine.limits import Limits
 from reshard.errors import CorruptError, MemoryBudgetError, PlanError, StorageError
@@ -204,7 +204,7 @@ def test_padding_is_checked_too(tmp_path):
 
 def test_a_budget_that_is_too_small_names_one_that_works(pair):
     with (
-        mock.patch.object(engine_diff, "run_boxes", side_effect=AssertionError),
+        mock.patch.object(engine_diff, "read_boxes", side_effect=AssertionError),
         pytest.raises(MemoryBudgetError) as error,
     ):
         diff(*pair, limits=Limits(1 * MIB, 2))
@@ -240,7 +240,7 @@ def test_the_order_of_tasks_changes_nothing(tmp_path):
     values = rng.normal(size=(600, 500)).astype(np.float32)
     a = store_of(tmp_path, "a", values, (60, 500), ZSTD, "float32")
     b = store_of(tmp_path, "b", values * np.float32(1.01), (60, 100), RAW, "float32")
-    with mock.patch.object(run_boxes, "BATCH_UNITS", 1):
+    with mock.patch.object(read_boxes, "BATCH_UNITS", 1):
         found = [diff(a, b, Limits(512 * MIB, n)).tensors["w"] for n in (1, 2, 5)]
     assert found[0] == found[1] == found[2]
     assert found[0].relative == pytest.approx(0.01, rel=1e-5)

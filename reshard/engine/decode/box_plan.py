@@ -1,4 +1,4 @@
-"""Side: a box of a stored tensor to be read. BoxPlan: the buffers with which boxes are read in bands, within a memory budget.
+"""StoredBox: a box of a stored tensor to be read. BoxPlan: the buffers with which boxes are read in bands, within a memory budget.
 
 A band is the part of a box that is in memory at once. Chunks that lie side by side in later dimensions stay open from band to band,
 so that each is read once::
@@ -49,7 +49,7 @@ COPIES = 2
 """Copies of a band in memory: it is assembled, and handed over as separate bytes."""
 
 
-class Side(Struct, frozen=True):
+class StoredBox(Struct, frozen=True):
     """A box of a stored tensor that is read in a dtype.
 
     Attributes:
@@ -63,12 +63,12 @@ class Side(Struct, frozen=True):
     chunk: SourceChunk | None = None
 
     @classmethod
-    def of(cls, stored: StoredTensor, box: Box) -> Side:
+    def of(cls, stored: StoredTensor, box: Box) -> StoredBox:
         """A box in its stored dtype."""
         return cls(stored, box, stored.spec.dtype)
 
     @classmethod
-    def whole(cls, stored: StoredTensor) -> Side:
+    def whole(cls, stored: StoredTensor) -> StoredBox:
         """All of a tensor, in its stored dtype."""
         return cls.of(stored, Box.full(stored.spec.shape))
 
@@ -161,7 +161,7 @@ class BoxPlan(Struct, frozen=True):
         return sum(-(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in buffers)
 
 
-def plan_box(side: Side, max_memory: int, *, is_part: bool = False) -> BoxPlan:
+def plan_box(side: StoredBox, max_memory: int, *, is_part: bool = False) -> BoxPlan:
     """The plan to read one box; MemoryBudgetError if not even one chunk and a small band fit.
 
     Args:
@@ -183,13 +183,13 @@ def plan_box(side: Side, max_memory: int, *, is_part: bool = False) -> BoxPlan:
     )
 
 
-def least_bytes(sides: Sequence[Side]) -> int:
+def least_bytes(sides: Sequence[StoredBox]) -> int:
     """The smallest budget of ``plan_boxes``."""
     least = min(LEAST_BAND_BYTES, sum(max(1, side.box.size) * side.itemsize for side in sides))
     return _beside(sides, [1] * len(sides)) + least
 
 
-def plan_boxes(sides: Sequence[Side], max_memory: int, share: int, most_open: int) -> BoxPlan:
+def plan_boxes(sides: Sequence[StoredBox], max_memory: int, share: int, most_open: int) -> BoxPlan:
     """The plan that decodes least; within ``share`` if that needs no repetition, else within ``max_memory``.
 
     Args:
@@ -209,7 +209,7 @@ def plan_boxes(sides: Sequence[Side], max_memory: int, share: int, most_open: in
     return anyhow
 
 
-def _in_one_band(sides: Sequence[Side], max_memory: int, copies: int = 1) -> BoxPlan | None:
+def _in_one_band(sides: Sequence[StoredBox], max_memory: int, copies: int = 1) -> BoxPlan | None:
     """The plan for small boxes, of which no chunk stays open; None unless they are small, and fit."""
     nbytes = sum([side.nbytes for side in sides])
     if nbytes > BAND_BYTES:
@@ -218,7 +218,7 @@ def _in_one_band(sides: Sequence[Side], max_memory: int, copies: int = 1) -> Box
     return found if found.memory_bytes <= max_memory else None
 
 
-def _best(sides: Sequence[Side], max_memory: int, most_open: int) -> BoxPlan | None:
+def _best(sides: Sequence[StoredBox], max_memory: int, most_open: int) -> BoxPlan | None:
     kept = itertools.product((True, False), repeat=len(sides))
     plans = (_within(sides, each, max_memory, most_open, is_part=True) for each in kept)
     fitting = [plan for plan in plans if plan is not None]
@@ -226,7 +226,7 @@ def _best(sides: Sequence[Side], max_memory: int, most_open: int) -> BoxPlan | N
 
 
 def _within(
-    sides: Sequence[Side],
+    sides: Sequence[StoredBox],
     keeps: Sequence[bool],
     max_memory: int,
     most_open: int,
@@ -253,7 +253,7 @@ def _within(
 
 
 def _planned(
-    sides: Sequence[Side],
+    sides: Sequence[StoredBox],
     keeps: Sequence[bool],
     band_bytes: int,
     decoders: Sequence[int],
@@ -270,11 +270,11 @@ def _planned(
     return BoxPlan(cut, tuple(keeps), bands, scratch, memory, decoded)
 
 
-def _cut(sides: Sequence[Side], band_bytes: int) -> Cut:
+def _cut(sides: Sequence[StoredBox], band_bytes: int) -> Cut:
     return Cut.of(sides[0].box.shape, band_bytes // sum(side.itemsize for side in sides))
 
 
-def _beside(sides: Sequence[Side], decoders: Sequence[int]) -> int:
+def _beside(sides: Sequence[StoredBox], decoders: Sequence[int]) -> int:
     """Memory of so many decoders of each side, and of everything else but bands."""
     open_bytes = sum(n * side.decoder_bytes for n, side in zip(decoders, sides, strict=True))
     cast = CAST_SCRATCH_BYTES if any(side.is_cast for side in sides) else 0

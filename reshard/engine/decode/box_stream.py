@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.engine.cast import cast_into
-from reshard.engine.decode.box_plan import Side
+from reshard.engine.decode.box_plan import StoredBox
 from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, StoredChunks
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.base import Reader
@@ -48,7 +48,7 @@ class BoxStream:
 
     def __init__(
         self,
-        side: Side,
+        side: StoredBox,
         reader: Reader | None,
         memory: BandMemory,
         *,

@@ -26,16 +26,16 @@ SABOTAGES = (
     Sabotage(
         "band-to-another-sink",
         "all units of a batch go to the sink of the first",
-        "reshard/engine/run_boxes.py",
-        "        return [_read_unit(unit, open_sink(unit), reading, arena) for unit in batch.units]",
+        "reshard/engine/read_boxes.py",
+        "        return [_read_unit(unit, open_sink(unit), sources, arena) for unit in batch.units]",
         "        one = open_sink(batch.units[0])\n"
-        "        return [_read_unit(unit, one, reading, arena) for unit in batch.units]",
+        "        return [_read_unit(unit, one, sources, arena) for unit in batch.units]",
         ("tests/engine/test_read_digests.py::test_the_digest_is_a_plain_crc_of_the_whole",),
     ),
     Sabotage(
         "unit-not-restored",
         "the parts of a batch but the first are not put into arrays",
-        "reshard/engine/run_boxes.py",
+        "reshard/engine/read_boxes.py",
         "arena) for unit in batch.units]",
         "arena) for unit in batch.units[:1]]",
         ("tests/restoring/test_restore_layout.py::test_every_form_of_layout[prefix of shardings]",),
@@ -78,11 +78,11 @@ SABOTAGES = (
     Sabotage(
         "window-not-filled",
         "a delta leaves a band of a window as it was",
-        "reshard/engine/run_boxes.py",
+        "reshard/engine/read_boxes.py",
         "            stream.fill(out[band.relative_to(side.box.start).slices], band)",
         "            if not any(band.start):\n"
         "                stream.fill(out[band.relative_to(side.box.start).slices], band)",
-        ("tests/engine/test_run_boxes.py::test_boxes_of_many_chunks_are_read_side_by_side",),
+        ("tests/engine/test_read_boxes.py::test_boxes_of_many_chunks_are_read_side_by_side",),
     ),
     Sabotage(
         "restored-row-off-by-one",

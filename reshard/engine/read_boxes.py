@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from reshard.engine.buffers import Arena, ArenaPool, aligned_empty, lent
-from reshard.engine.decode.box_plan import BoxPlan, Side, plan_box
+from reshard.engine.decode.box_plan import BoxPlan, StoredBox, plan_box
 from reshard.engine.decode.box_stream import BandMemory, BoxStream
 from reshard.engine.executor import run_tasks
 from reshard.engine.limits import Limits
@@ -78,7 +78,7 @@ class BoxUnit(Struct, Generic[K], frozen=True):
     """
 
     of: K
-    sides: tuple[Side, ...]
+    sides: tuple[StoredBox, ...]
     plan: BoxPlan
     edges: Sequence[Cuts]
     nbytes: int
@@ -89,7 +89,7 @@ class BoxUnit(Struct, Generic[K], frozen=True):
         return self.sides[0].box
 
 
-class Batch(Struct, Generic[K], frozen=True):
+class BoxBatch(Struct, Generic[K], frozen=True):
     """Units that one worker reads in order; they take ``memory_bytes`` until the last one ends."""
 
     units: tuple[BoxUnit[K], ...]
@@ -110,7 +110,7 @@ class Done(Struct, Generic[K, R_co], frozen=True):
     damage: str = ""
 
 
-def batched(units: Iterable[BoxUnit[K]]) -> Iterator[Batch[K]]:
+def batched(units: Iterable[BoxUnit[K]]) -> Iterator[BoxBatch[K]]:
     """Every unit; small ones share a batch, which takes the memory of its largest."""
     batch: list[BoxUnit[K]] = []
     nbytes = 0
@@ -124,12 +124,12 @@ def batched(units: Iterable[BoxUnit[K]]) -> Iterator[Batch[K]]:
         yield _of(batch)
 
 
-def _of(units: Sequence[BoxUnit[K]]) -> Batch[K]:
-    return Batch(tuple(units), max(unit.memory_bytes for unit in units))
+def _of(units: Sequence[BoxUnit[K]]) -> BoxBatch[K]:
+    return BoxBatch(tuple(units), max(unit.memory_bytes for unit in units))
 
 
-def run_boxes(
-    batches: Iterable[Batch[K]],
+def read_boxes(
+    batches: Iterable[BoxBatch[K]],
     open_sink: Callable[[BoxUnit[K]], BandSink[R]],
     readers: Sequence[Reader],
     limits: Limits,
@@ -148,19 +148,19 @@ def run_boxes(
     StorageError if they cannot be read.
     """
     pool = ArenaPool(limits.max_memory, limits.workers) if limits.executor is None else None
-    reading = Reading(readers, checks_all=checks_all, keeps_damage=keeps_damage)
-    work = partial(read_batch, open_sink=open_sink, reading=reading, pool=pool)
+    sources = Sources(readers, checks_all=checks_all, keeps_damage=keeps_damage)
+    work = partial(read_batch, open_sink=open_sink, sources=sources, pool=pool)
     ended = run_tasks(batches, work, _memory_of, limits.max_memory, limits.workers, limits.executor)
     with closing(ended):
         yield from ended
 
 
-def _memory_of(batch: Batch[Any]) -> int:
+def _memory_of(batch: BoxBatch[Any]) -> int:
     return batch.memory_bytes
 
 
-class Reading(Struct, frozen=True):
-    """The checkpoints of a run, and how they are read (see ``run_boxes``)."""
+class Sources(Struct, frozen=True):
+    """The checkpoints of a run, and how they are read (see ``read_boxes``)."""
 
     readers: Sequence[Reader]
     checks_all: bool = True
@@ -168,31 +168,31 @@ class Reading(Struct, frozen=True):
 
 
 def read_batch(
-    batch: Batch[K],
+    batch: BoxBatch[K],
     open_sink: Callable[[BoxUnit[K]], BandSink[R]],
-    reading: Reading,
+    sources: Sources,
     pool: ArenaPool | None = None,
 ) -> list[Done[K, R]]:
     """Reads the units of a batch in this thread; ``pool`` lends used buffers (None: fresh ones)."""
     nbytes = max([unit.plan.buffer_bytes for unit in batch.units])
     with lent(pool, nbytes, max(nbytes, batch.memory_bytes)) as arena:
-        return [_read_unit(unit, open_sink(unit), reading, arena) for unit in batch.units]
+        return [_read_unit(unit, open_sink(unit), sources, arena) for unit in batch.units]
 
 
-def _read_unit(unit: BoxUnit[K], sink: BandSink[R], reading: Reading, arena: Arena) -> Done[K, R]:
+def _read_unit(unit: BoxUnit[K], sink: BandSink[R], sources: Sources, arena: Arena) -> Done[K, R]:
     try:
-        read_bytes = _hand_over(unit, sink, reading, arena)
+        read_bytes = _hand_over(unit, sink, sources, arena)
     except (FormatError, StorageError, VerificationError) as error:
-        if not reading.keeps_damage:
+        if not sources.keeps_damage:
             raise
         return Done(unit, sink.done(), 0, str(error))
     return Done(unit, sink.done(), read_bytes)
 
 
-def _hand_over(unit: BoxUnit[Any], sink: BandSink[Any], reading: Reading, arena: Arena) -> int:
+def _hand_over(unit: BoxUnit[Any], sink: BandSink[Any], sources: Sources, arena: Arena) -> int:
     """Reads every band of a unit, and hands it to the sink; returns the stored bytes that were read."""
     arena.reset()
-    streams = list(_streams(unit, reading, arena, is_dense=sink.is_dense))
+    streams = list(_streams(unit, sources, arena, is_dense=sink.is_dense))
     box, cut = unit.box, unit.plan.cut
     # An empty box is one empty band, so that its sink sees it.
     is_one_band = cut.size(box.shape) >= box.size
@@ -207,7 +207,7 @@ def _hand_over(unit: BoxUnit[Any], sink: BandSink[Any], reading: Reading, arena:
 
 
 def _streams(
-    unit: BoxUnit[Any], reading: Reading, arena: Arena, *, is_dense: bool
+    unit: BoxUnit[Any], sources: Sources, arena: Arena, *, is_dense: bool
 ) -> Iterator[BoxStream]:
     plan = unit.plan
     scratch = arena.take(plan.scratch_bytes)
@@ -215,16 +215,16 @@ def _streams(
     for number, side in enumerate(unit.sides):
         yield BoxStream(
             side,
-            reading.readers[number] if reading.readers else None,
+            sources.readers[number] if sources.readers else None,
             BandMemory(arena.take(plan.band_bytes[number]), scratch, encoded),
             keeps_open=plan.keeps_open[number],
-            checks_all=reading.checks_all,
+            checks_all=sources.checks_all,
             is_dense=is_dense,
         )
 
 
-def fill_array(side: Side, reader: Reader, out: Array, max_memory: int) -> None:
-    """Fills ``out`` with a box, in this thread; errors as of ``plan_box`` and ``run_boxes``."""
+def fill_array(side: StoredBox, reader: Reader, out: Array, max_memory: int) -> None:
+    """Fills ``out`` with a box, in this thread; errors as of ``plan_box`` and ``read_boxes``."""
     plan = plan_box(side, max_memory)
     scratch = aligned_empty(plan.scratch_bytes)
     memory = BandMemory(scratch[:0], scratch)

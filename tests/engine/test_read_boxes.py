@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine import run_boxes
+from reshard.engine import read_boxes
 from reshard.engine.buffers import ArenaPool
 from reshard.engine.decode import box_plan, chunk_reader
 from reshard.engine.decode.box_plan import (
     ChunkMemory,
-    Side,
+    StoredBox,
     plan_boxes,
     quickest_memory,
     stream_memory,
 )
 from reshard.engine.limits import Limits
-from reshard.engine.run_boxes import Batch, BoxUnit, Reading, batched, fill_array, read_batch
+from reshard.engine.read_boxes import BoxBatch, BoxUnit, Sources, batched, fill_array, read_batch
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError
 from reshard.formats.contents import Encoding, Extent, StoredTensor
@@ -83,14 +83,14 @@ def unit_of(
     shape = chunk.box.stop
     spec = TensorSpec("w", shape, "uint32", Grid.whole(shape))
     stored = StoredTensor(spec, encoding, bytes(4), may_be_missing=True)
-    side = Side(stored, box, "uint32", chunk=chunk)
+    side = StoredBox(stored, box, "uint32", chunk=chunk)
     plan = memory.plan(chunk, box, encoding, 4)
     return BoxUnit(is_direct, (side,), plan, spec.storage.cuts, side.nbytes, plan.memory_bytes)
 
 
 def read(unit: BoxUnit[bool], *, checks_all: bool = False, sink: type[Kept] = Kept) -> Kept:
     (done,) = read_batch(
-        Batch((unit,), unit.memory_bytes), sink, Reading((), checks_all=checks_all)
+        BoxBatch((unit,), unit.memory_bytes), sink, Sources((), checks_all=checks_all)
     )
     return done.result
 
@@ -117,9 +117,9 @@ def test_a_box_of_a_chunk_reaches_its_sink(data):
         is_direct = data.draw(st.booleans())
         unit = unit_of(chunk, encoding, inside.shift(origin), memory, is_direct=is_direct)
         (done,) = read_batch(
-            Batch((unit,), unit.memory_bytes),
+            BoxBatch((unit,), unit.memory_bytes),
             Kept,
-            Reading((), checks_all=data.draw(st.booleans())),
+            Sources((), checks_all=data.draw(st.booleans())),
             data.draw(st.sampled_from((None, ArenaPool(64 * MIB, 1)))),
         )
     np.testing.assert_array_equal(done.result.array, values[inside.slices])
@@ -165,7 +165,7 @@ def test_what_is_not_needed_at_the_end_is_not_decoded():
         CorruptError, match=r"tensor 'w', chunk \[0, 0\]: its CRC32C is recorded as"
     ):
         read(whole)
-    (done,) = read_batch(Batch((whole,), 0), Kept, Reading((), keeps_damage=True))
+    (done,) = read_batch(BoxBatch((whole,), 0), Kept, Sources((), keeps_damage=True))
     assert "chunk [0, 0]: its CRC32C is recorded as" in done.damage
 
 
@@ -173,7 +173,7 @@ def test_a_chunk_that_is_not_stored_gives_its_fill():
     chunk = SourceChunk((2,), None, Box((8,), (12,)), (4,))
     spec = TensorSpec("w", (12,), "uint32", Grid.whole((12,)))
     stored = StoredTensor(spec, Encoding(), b"\7\0\0\0", may_be_missing=True)
-    side = Side(stored, Box((9,), (12,)), "uint32", chunk=chunk)
+    side = StoredBox(stored, Box((9,), (12,)), "uint32", chunk=chunk)
     plan = stream_memory(Encoding(), 16).plan(chunk, side.box, Encoding(), 4)
     kept = read(BoxUnit(True, (side,), plan, spec.storage.cuts, 12, plan.memory_bytes))
     np.testing.assert_array_equal(kept.array, [7, 7, 7])
@@ -187,11 +187,11 @@ def test_boxes_of_many_chunks_are_read_side_by_side(tmp_path, sink):
     stored = store.tensors["w"]
     boxes = [Box((3, 5), (50, 66)), Box((0, 0), (60, 70)), Box((8, 12), (9, 13))]
     for number, box in enumerate(boxes):
-        sides = (Side.of(stored, box), Side.of(stored, box))
+        sides = (StoredBox.of(stored, box), StoredBox.of(stored, box))
         plan = plan_boxes(sides, 64 * MIB, 64 * MIB, 100)
         edges = stored.spec.storage.cuts
         unit = BoxUnit(False, sides, plan, edges, sides[0].nbytes, plan.memory_bytes)
-        (done,) = read_batch(Batch((unit,), unit.memory_bytes), sink, Reading((store, store)))
+        (done,) = read_batch(BoxBatch((unit,), unit.memory_bytes), sink, Sources((store, store)))
         np.testing.assert_array_equal(done.result.array, values[box.slices], str(number))
         out = np.zeros(box.shape, np.uint32)
         fill_array(sides[0], store, out, 64 * MIB)
@@ -210,7 +210,7 @@ def test_small_units_share_a_batch_and_large_ones_do_not():
     )
     sizes = [len(batch.units) for batch in batched([small] * 300)]
     assert sizes == [128, 128, 44]
-    large = BoxUnit(False, small.sides, small.plan, small.edges, run_boxes.BATCH_BYTES, 1 << 30)
+    large = BoxUnit(False, small.sides, small.plan, small.edges, read_boxes.BATCH_BYTES, 1 << 30)
     found = list(batched([small, large, small]))
     assert [len(batch.units) for batch in found] == [2, 1]
     assert [batch.memory_bytes for batch in found] == [1 << 30, small.memory_bytes]
@@ -232,7 +232,7 @@ def test_a_side_that_is_not_located_needs_a_reader():
         stream_memory(ZSTD, 16),
         is_direct=False,
     )
-    side = Side.of(unit.sides[0].stored, unit.box)
+    side = StoredBox.of(unit.sides[0].stored, unit.box)
     lost = BoxUnit(False, (side,), unit.plan, unit.edges, 16, unit.memory_bytes)
     with pytest.raises(ValueError, match=r"chunk \(0,\) of 'w' was not located"):
         read(lost)
@@ -247,11 +247,11 @@ def test_results_come_as_batches_end(tmp_path):
     units = []
     for index in stored.spec.storage.indices():
         chunk = SourceChunk.at(index, stored.spec, store)
-        side = Side(stored, chunk.box, "uint32", chunk=chunk)
+        side = StoredBox(stored, chunk.box, "uint32", chunk=chunk)
         plan = memory.plan(chunk, chunk.box, ZSTD, 4)
         units.append(BoxUnit(False, (side,), plan, stored.spec.storage.cuts, 16, memory.total))
-    batches = [Batch((unit,), unit.memory_bytes) for unit in units]
-    ended = run_boxes.run_boxes(batches, Kept, (), Limits(64 * MIB, 2))
+    batches = [BoxBatch((unit,), unit.memory_bytes) for unit in units]
+    ended = read_boxes.read_boxes(batches, Kept, (), Limits(64 * MIB, 2))
     found = {done.unit.box.start[0]: done.result.array.tolist() for one in ended for done in one}
     assert [n for at in sorted(found) for n in found[at]] == values.tolist()
 
