@@ -11,13 +11,12 @@ from fastapi.routing import APIRoute
 from reshard.errors import ReshardError
 from reshard_server.api import checkpoints, conversions, operation, schedules, stored, tensors
 from reshard_server.api.openapi.description import describe
+from reshard_server.auth.limits import Drain
 from reshard_server.auth.proxies import Forwarded, Proxies
-from reshard_server.drain import Drain
 from reshard_server.errors.error_handlers import add_refusals
 from reshard_server.middleware.authenticate import Authenticate
 from reshard_server.middleware.body_limits import BodyLimits
-from reshard_server.middleware.http_protocol import CloseUnlessBodyRead, OriginForm
-from reshard_server.middleware.read_requests import ReadRequests
+from reshard_server.middleware.http_protocol import CloseUnlessBodyRead, OriginForm, ReadRequests
 from reshard_server.middleware.request_log import RequestLog
 from reshard_server.observability.metrics import Metrics
 from reshard_server.pages import (

@@ -21,9 +21,9 @@ from fastapi import FastAPI
 from reshard.errors import ReshardError
 from reshard.storage.location import Location
 from reshard_server.app import create_app
+from reshard_server.auth.limits import Drain
 from reshard_server.auth.tokens import load_tokens
 from reshard_server.db.database import open_migrated, shown, state_locked
-from reshard_server.drain import Drain
 from reshard_server.middleware.http_protocol import protocol_of
 from reshard_server.observability.logs import set_up_audit, set_up_logs
 from reshard_server.settings import Settings, unknown_variables

@@ -12,21 +12,19 @@ import sqlalchemy as sa
 from anyio import CapacityLimiter
 
 from reshard import check_arguments
-from reshard_server.auth.limits import RateLimits, Slots, Streams
-from reshard_server.auth.reload_tokens import TokenReloader
+from reshard_server.auth.limits import Drain, RateLimits, Slots, Streams
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.sessions import Sessions
-from reshard_server.auth.tokens import Tokens, load_tokens
+from reshard_server.auth.tokens import TokenReloader, Tokens, load_tokens
 from reshard_server.db.clock import clock_of
 from reshard_server.db.connections import Listener
 from reshard_server.db.conversions.conversions import Feed
 from reshard_server.db.conversions.created import BatchRecorder
 from reshard_server.db.database import open_database, state_locked
-from reshard_server.drain import Drain
+from reshard_server.jobs.ask import Questions
 from reshard_server.jobs.queue import JobQueue
 from reshard_server.observability.logs import audit
 from reshard_server.observability.metrics import Metrics
-from reshard_server.queries.ask import Questions
 from reshard_server.schedules.loop import ScheduleLoop
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.settings import Settings

@@ -21,8 +21,8 @@ from starlette.types import Receive, Scope, Send
 from reshard_server.api.caller import token_name
 from reshard_server.auth.limits import OpenStream
 from reshard_server.errors.problems import CLIENT_GONE, INVALID, ProblemError
+from reshard_server.jobs.ask import TICK_SECONDS, Answered, Progressed, Question
 from reshard_server.middleware.body_limits import ParsedBodyRoute
-from reshard_server.queries.ask import TICK_SECONDS, Answered, Progressed, Question
 from reshard_server.schemas.base import FIELDS_TEXT, LONGEST_FIELDS, MEANT
 from reshard_server.services import Services
 

@@ -35,10 +35,10 @@ from reshard_server.api.openapi.examples import (
     conversion_response,
     delta_response,
 )
+from reshard_server.auth.limits import RETRY_AFTER
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters, Watcher
-from reshard_server.drain import RETRY_AFTER
 from reshard_server.errors.problems import (
     BAD_LAYOUT,
     BAD_PLAN,

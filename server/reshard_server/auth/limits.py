@@ -1,4 +1,4 @@
-"""Limits of each caller: requests per minute, and slots for long work.
+"""Limits of each caller, requests per minute and slots for long work; and the end of the server, from which it takes no new work.
 
 The rate is that of a token bucket, which fills steadily. Slots have a limit for the server, and a lower one for each
 token.
@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from reshard_server.errors.problems import TOO_MANY, ProblemError
+from reshard_server.errors.problems import TOO_MANY, UNAVAILABLE, ProblemError
 
 MOST_CALLERS = 10_000
 """Callers whose rate is kept; the least recently used one makes room."""
@@ -165,3 +165,28 @@ class Streams:
         if not self._slots.take_now(token):
             raise too_many("streams", "streams are open", self._slots, token, REMEDY, 5)
         return OpenStream(self._slots, token)
+
+
+RETRY_AFTER = "5"
+
+
+@dataclass(eq=False)
+class Drain:
+    """The end of the server, and the number of open requests; used from its event loop.
+
+    Attributes:
+        started: set when a signal ends the server; open streams wait for this, too.
+    """
+
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    open_requests: int = 0
+
+    def refuse_new(self) -> None:
+        """Raises ProblemError if the server is ending."""
+        if self.started.is_set():
+            raise ProblemError(
+                UNAVAILABLE,
+                "this server is ending and accepts no new work; send the request again, to another replica or once it is "
+                "back",
+                headers={"Retry-After": RETRY_AFTER},
+            )

@@ -22,8 +22,8 @@ from reshard_server.errors.problems import NO_PROGRESS, RAN_TOO_LONG, Kind, Prob
 from reshard_server.host_clock import host_seconds
 from reshard_server.schemas.conversion import JobRequest, ProgressState
 from reshard_server.settings import Settings
+from reshard_server.worker.child import LEASE_ENDED
 from reshard_server.worker.children import ChildProcess, Children, Message, how_ended
-from reshard_server.worker.parent import LEASE_ENDED
 
 LOG = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from reshard_server.auth.limits import Drain
 from reshard_server.auth.sessions import SAFE_METHODS
-from reshard_server.drain import Drain
 from reshard_server.errors.error_handlers import refuse, without_database
 from reshard_server.errors.problems import INTERNAL, ProblemError
 from reshard_server.observability.logs import ABOUT, About, Event, audit

@@ -20,8 +20,8 @@ from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import ProblemError
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import Visiting
-from reshard_server.queries.browse import browse
 from reshard_server.resources import questions
+from reshard_server.resources.browse import browse
 from reshard_server.schemas.checkpoint import CheckpointPage, CheckpointQuery, FoundCheckpoint
 from reshard_server.services import Services
 

@@ -11,6 +11,7 @@ from reshard.storage.location import Location
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.documents import page_key, page_token
 from reshard_server.db.stored.kinds import KINDS, LAYOUT, MAP
+from reshard_server.jobs.ask import Effort, Question
 from reshard_server.jobs.check_request import (
     MemoryAndWorkers,
     check_conversion,
@@ -20,9 +21,8 @@ from reshard_server.jobs.check_request import (
     for_field,
     resolve_step,
 )
-from reshard_server.jobs.child_request import data_bytes
-from reshard_server.queries.ask import Effort, Question
-from reshard_server.queries.browse import browse
+from reshard_server.jobs.conversion_job import data_bytes
+from reshard_server.resources.browse import browse
 from reshard_server.schemas.checkpoint import (
     CheckpointPage,
     CheckpointQuery,

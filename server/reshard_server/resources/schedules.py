@@ -15,7 +15,7 @@ from reshard_server.errors.problems import CONFLICT, PRECONDITION, ProblemError
 from reshard_server.observability.logs import ABOUT
 from reshard_server.resources.resource import Resource, listed_token
 from reshard_server.schedules.check_schedule import check_schedule, first_look
-from reshard_server.schedules.run_now import run_now
+from reshard_server.schedules.loop import run_now
 from reshard_server.schedules.scheduling import UnfitError
 from reshard_server.schemas.schedule import Schedule, ScheduleBody, SchedulePage, ScheduleRun
 from reshard_server.services import Services

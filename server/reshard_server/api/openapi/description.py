@@ -87,7 +87,7 @@ _IF_MATCH = {
     "required": False,
     "schema": {"type": "string"},
 }
-"""`middleware.read_requests` compares it for every route whose answer has an ETag."""
+"""`middleware.http_protocol` compares it for every route whose answer has an ETag."""
 
 _PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
 _ALWAYS = (MALFORMED, TOO_SLOW, TOO_LARGE, HEADERS_TOO_LARGE, INTERNAL)

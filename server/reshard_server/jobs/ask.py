@@ -18,8 +18,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from reshard_server.auth.limits import Slots, too_many
-from reshard_server.drain import Drain
+from reshard_server.auth.limits import Drain, Slots, too_many
 from reshard_server.errors.problems import UNAVAILABLE, WORKER_DIED, ProblemError, kind_of
 from reshard_server.worker.children import ChildProcess, Children, how_ended
 from reshard_server.worker.wording import RootNames
