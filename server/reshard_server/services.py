@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
 from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 
 from reshard import check_arguments
 from reshard_server.auth.limits import Drain, RateLimits, Slots, Streams
@@ -30,6 +32,8 @@ from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.settings import Settings
 from reshard_server.worker.children import Children
 from reshard_server.worker.wording import RootNames
+
+T = TypeVar("T")
 
 CHECKERS = 4
 """Threads that check the paths of new conversions; if a storage hangs, only they hang."""
@@ -81,6 +85,11 @@ class Services:
     recorder: BatchRecorder
     names: RootNames
 
+    async def find(self, call: Callable[..., T], *arguments: Any, **more: Any) -> T:
+        """The result of a call with these services, in one of the threads that look for checkpoints."""
+        asked = partial(call, self, *arguments, **more)
+        return await run_sync(asked, limiter=self.finders)
+
 
 @contextmanager
 def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterator[Services]:
@@ -115,7 +124,12 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
         metrics.watch(database, streams)
         lookers = CapacityLimiter(LOOKERS)
         sessions = Sessions(database, tokens, settings.session_hours * 3600, clock_of(database).now)
-        reloading = TokenReloader(settings, tokens, sessions.end_of_hash, _audit_tokens)
+        reloading = TokenReloader(
+            settings,
+            tokens,
+            sessions.end_of_hash,
+            lambda words: audit("tokens", caller=None, detail=words),
+        )
         reloading.launch()
         opened.callback(reloading.close)
         yield Services(
@@ -140,10 +154,6 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
             BatchRecorder(database, settings.queued_per_token, lookers),
             names,
         )
-
-
-def _audit_tokens(words: str) -> None:
-    audit("tokens", caller=None, detail=words)
 
 
 def _slots(settings: Settings, kind: Literal["looks", "reads", "streams"]) -> Slots:

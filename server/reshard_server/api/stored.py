@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from fastapi.openapi.models import Example
 
@@ -258,5 +257,5 @@ async def preview_layout(
     Reads metadata only. Rules that match nothing become warnings; a layout that does not fit is refused, as for a
     conversion.
     """
-    question = await run_sync(questions.preview, serving, caller, body, limiter=serving.finders)
+    question = await serving.find(questions.preview, caller, body)
     return await answered(request, serving, question)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
@@ -224,15 +223,13 @@ async def get_tensor(
     ``Content-Length`` bytes were sent.
     """
     serving.drain.refuse_new()
-    source = await run_sync(open_source, serving, caller, query, limiter=serving.finders)
+    source = await serving.find(open_source, caller, query)
     if is_known(if_none_match, source.tag):
         return Response(status_code=304, headers={"ETag": source.tag})
     requested = byte_range(range, if_range, source.tag, source.stored.nbytes)
     stream = serving.streams.take(caller.name)
     try:
-        pieces = await run_sync(
-            _started, serving, source, requested, query.checkpoint, limiter=serving.finders
-        )
+        pieces = await serving.find(_started, source, requested, query.checkpoint)
     except BaseException:
         stream.give_back()
         raise
@@ -250,7 +247,7 @@ async def head_tensor(
     query: Wanted, serving: Serving, caller: Reading, if_none_match: IfNoneMatch = None
 ) -> Response:
     """Returns the headers of the same GET: size, shape and dtype. Reads metadata only."""
-    source = await run_sync(open_source, serving, caller, query, limiter=serving.finders)
+    source = await serving.find(open_source, caller, query)
     if is_known(if_none_match, source.tag):
         return Response(status_code=304, headers={"ETag": source.tag})
     whole = ByteRange(0, source.stored.nbytes, source.stored.nbytes, is_part=False)
@@ -292,7 +289,7 @@ async def get_identity(
 
     It is what the checkpoint says of itself. Compare its root with one that you trust.
     """
-    content = await run_sync(_identity, serving, caller, query, limiter=serving.finders)
+    content = await serving.find(_identity, caller, query)
     return Response(content, media_type="application/json")
 
 
@@ -308,7 +305,7 @@ async def get_proof(
     serving.drain.refuse_new()
     stream = serving.streams.take(caller.name)
     try:
-        return await run_sync(_proof, serving, caller, query, limiter=serving.finders)
+        return await serving.find(_proof, caller, query)
     finally:
         stream.give_back()
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -185,14 +186,25 @@ def waits_with_body(scope: Scope) -> bool:
     return Headers(scope=scope).get("expect", "").lower() == "100-continue"
 
 
-class CloseUnlessBodyRead:
-    """Closes the connection after an answer that did not need the body."""
+@dataclass(eq=False)
+class HttpMiddleware(ABC):
+    """Middleware of HTTP requests; anything else, such as the application's start, passes unchanged."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not waits_with_body(scope):
+        await (self.answer if scope["type"] == "http" else self.app)(scope, receive, send)
+
+    @abstractmethod
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, usually by the application."""
+
+
+class CloseUnlessBodyRead(HttpMiddleware):
+    """Closes the connection after an answer that did not need the body."""
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not waits_with_body(scope):
             await self.app(scope, receive, send)
             return
         was_read = False
@@ -214,15 +226,11 @@ _ABSOLUTE = re.compile(rb"https?://(?P<host>[^/@]+)(?P<path>/.*)?", re.IGNORECAS
 """Matches no user names: RFC 9110 (4.2.4) takes them for an error, and such a target has no path here."""
 
 
-class OriginForm:
+class OriginForm(HttpMiddleware):
     """Passes on a target in absolute form as its path and its host; the header Host is then ignored, by the RFC."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        target = scope.get("raw_path") or b""
-        if scope["type"] == "http" and (absolute := _ABSOLUTE.fullmatch(target)):
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if absolute := _ABSOLUTE.fullmatch(scope.get("raw_path") or b""):
             path = absolute["path"] or b"/"
             scope["raw_path"], scope["path"] = path, unquote(path.decode("ascii"))
             others = [(name, value) for name, value in scope["headers"] if name != b"host"]
@@ -234,14 +242,11 @@ class _UnwantedError(OSError):
     """Raised to stop the rest of a complete answer; responses end at an OSError, as if the client had gone."""
 
 
-class ReadRequests:
+class ReadRequests(HttpMiddleware):
     """Answers HEAD by the route of GET, and compares If-Match with the ETag of the answer."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = scope["method"] if scope["type"] == "http" else ""
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
         expected = Headers(scope=scope).getlist("if-match") if method in ("GET", "HEAD") else []
         if method != "HEAD" and not expected:
             await self.app(scope, receive, send)

@@ -20,7 +20,7 @@ from reshard_server.db.conversions.rows import ENDED
 from reshard_server.db.schedules import schedules
 from reshard_server.errors.problems import CONFLICT, NOT_FOUND, ProblemError
 from reshard_server.pages.plan_pictures import plan_of, planned
-from reshard_server.pages.rendering import page, targets_text
+from reshard_server.pages.rendering import next_url, page, targets_text
 from reshard_server.pages.visitor import Changing, Form, Visiting, Visitor
 from reshard_server.resources import conversions as resource
 from reshard_server.resources.conversions import ConversionId, visible
@@ -79,7 +79,6 @@ async def list_conversions(
         serving, conversions.page, serving.database, filters, PAGE_SIZE, page_token
     )
     query_of_page = {name: text for name, text in _filters(state, source, label).items() if text}
-    more = found.next_page_token
     return page(
         "conversions/conversions.html",
         visitor,
@@ -89,7 +88,7 @@ async def list_conversions(
         kind=kind_of(state),
         states=STATES,
         first_url="/conversions" + (f"?{urlencode(query_of_page)}" if query_of_page else ""),
-        next_url=more and "/conversions?" + urlencode({**query_of_page, "page_token": more}),
+        next_url=next_url("/conversions", found.next_page_token, **query_of_page),
         is_first=page_token is None,
         going_on=any(not c.done for c in found.conversions),
     )
@@ -181,7 +180,6 @@ async def show_plan(
     return page(
         "conversions/conversion_plan.html",
         visitor,
-        200 if problem is None else problem.kind.status,
         conversion=found,
         target=requested[target],
         number=target,

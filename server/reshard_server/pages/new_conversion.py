@@ -50,9 +50,7 @@ async def with_starter(
 ) -> ConversionForm:
     """The form with a starter over its mesh, or over the source's own. ProblemError if the source cannot be read."""
     source, mesh = form.values["source"], form.values["mesh"] or None
-    question = await run_sync(
-        questions.starter, serving, caller, source, mesh, limiter=serving.finders
-    )
+    question = await serving.find(questions.starter, caller, source, mesh)
     text = json.loads(await answer_to(request, serving, question))["starter"].strip()
     return replace(form, values={**form.values, "layout_text": text}, starter=text, errors={})
 

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from anyio.to_thread import run_sync
 from fastapi import Request
 
 from reshard import DeviceMesh, TensorLayout
@@ -233,7 +232,7 @@ async def planned(
     request: Request, serving: Services, caller: Caller, body: PlanRequest, tensor: str | None
 ) -> DrawnPlan:
     """Plans a conversion. Raises ProblemError if the conversion would be refused."""
-    question = await run_sync(questions.plan, serving, caller, body, limiter=serving.finders)
+    question = await serving.find(questions.plan, caller, body)
     arguments = {k: v for k, v in question.arguments.items() if k not in _OF_JSON}
     question = replace(question, command="picture", arguments={**arguments, "tensor": tensor})
     plan: dict[str, Any] = json.loads(await answer_to(request, serving, question))

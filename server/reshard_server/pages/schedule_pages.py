@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import ValidationError
@@ -19,7 +18,7 @@ from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.middleware.body_limits import check_texts
 from reshard_server.pages import conversion_form
 from reshard_server.pages.conversion_form import FilledForm, layout_in, members_of
-from reshard_server.pages.rendering import page
+from reshard_server.pages.rendering import next_url, page
 from reshard_server.pages.stored import stored_choices
 from reshard_server.pages.visitor import Changing, Fields, Form, Visiting, Visitor, number_of
 from reshard_server.resources import schedules as resource
@@ -50,12 +49,11 @@ Changed = Annotated[StoredSchedule, Depends(_to_change)]
 def list_schedules(visitor: Visiting, serving: Serving, page_token: PageToken = None) -> Response:
     """Lists schedules by name."""
     found = resource.page(serving, visitor.caller, PAGE_SIZE, page_token)
-    more = found.next_page_token
     return page(
         "schedules/schedules.html",
         visitor,
         schedules=found.schedules,
-        next_url=more and "/schedules?" + urlencode({"page_token": more}),
+        next_url=next_url("/schedules", found.next_page_token),
         is_first=page_token is None,
     )
 
@@ -117,14 +115,12 @@ def _page(
     step: str = "",
 ) -> Response:
     history = schedule_runs.page(serving.database, found.name, PAGE_SIZE, page_token)
-    more = history.next_page_token
     return page(
         "schedules/schedule.html",
         visitor,
-        200 if problem is None else problem.kind.status,
         schedule=resource.shown(serving, found),
         runs=history.runs,
-        next_url=more and f"/schedules/{found.name}?" + urlencode({"page_token": more}),
+        next_url=next_url(f"/schedules/{found.name}", history.next_page_token),
         is_first=page_token is None,
         problem=problem,
         step=step,
