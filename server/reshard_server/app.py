@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 
 from reshard.errors import ReshardError
 from reshard_server.api import checkpoints, conversions, operation, schedules, stored, tensors
@@ -83,7 +82,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=lambda route: route.name,
     )
     app.state.drain = drain
     app.state.refused = None
@@ -108,7 +107,3 @@ def prepare_routes(app: FastAPI) -> None:
     nowhere = {"type": "http", "method": "GET", "path": "/:", "root_path": "", "headers": []}
     for route in app.routes:
         route.matches(dict(nowhere))
-
-
-def _operation_id(route: APIRoute) -> str:
-    return route.name

@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from reshard_server.api.caller import token_name
-from reshard_server.auth.limits import OpenStream
+from reshard_server.auth.limits import GiveBack
 from reshard_server.errors.problems import CLIENT_GONE, INVALID, ProblemError
 from reshard_server.jobs.ask import TICK_SECONDS, Answered, Progressed, Question
 from reshard_server.middleware.body_limits import ParsedBodyRoute
@@ -37,15 +37,15 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[str], stream: OpenStream) -> None:
+    def __init__(self, events: AsyncIterator[str], give_back: GiveBack) -> None:
         super().__init__(events, headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"})
-        self.stream = stream
+        self.give_back = give_back
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self.stream.give_back()
+            self.give_back()
 
 
 EVENTS: dict[str, Any] = {
@@ -182,7 +182,9 @@ def narrowed(value: Any, mask: Mask | None) -> Any:
 def parsed(text: str) -> Mask | None:
     """Parses a mask. Raises ProblemError for other text."""
     paths = [path.strip() for path in text.split(",")]
-    if len(text) > LONGEST_FIELDS or not all(map(_is_path, paths)):
+    if len(text) > LONGEST_FIELDS or not all(
+        all(names) and len(names) <= DEEPEST for names in (path.split(".") for path in paths)
+    ):
         raise _refused(
             f"expected names of members, separated by commas, such as 'id,state', found {text[:60]!r}"
         )
@@ -192,11 +194,6 @@ def parsed(text: str) -> Mask | None:
     for path in paths:
         _add(mask, path.split("."))
     return mask
-
-
-def _is_path(path: str) -> bool:
-    names = path.split(".")
-    return all(names) and len(names) <= DEEPEST
 
 
 def _add(mask: dict[str, Any], names: list[str]) -> None:

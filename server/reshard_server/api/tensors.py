@@ -26,7 +26,7 @@ from reshard_server.api.tensor_source import (
     slice_problem,
     with_client_paths,
 )
-from reshard_server.auth.limits import OpenStream
+from reshard_server.auth.limits import GiveBack
 from reshard_server.auth.root_paths import OPEN_SECONDS
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import (
@@ -65,17 +65,17 @@ class ByteStream(StreamingResponse):
     media_type = "application/octet-stream"
 
     def __init__(
-        self, pieces: Iterator[bytes], stream: OpenStream, status: int, headers: Mapping[str, str]
+        self, pieces: Iterator[bytes], give_back: GiveBack, status: int, headers: Mapping[str, str]
     ) -> None:
         super().__init__(_read_in_threads(pieces), status, headers)
         self.pieces = pieces
-        self.stream = stream
+        self.give_back = give_back
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self.stream.give_back()
+            self.give_back()
             close = getattr(self.pieces, "close", None)
             if close is not None:
                 close()
@@ -227,14 +227,14 @@ async def get_tensor(
     if is_known(if_none_match, source.tag):
         return Response(status_code=304, headers={"ETag": source.tag})
     requested = byte_range(range, if_range, source.tag, source.stored.nbytes)
-    stream = serving.streams.take(caller.name)
+    give_back = serving.streams.take(caller.name)
     try:
         pieces = await serving.find(_started, source, requested, query.checkpoint)
     except BaseException:
-        stream.give_back()
+        give_back()
         raise
     headers = _headers(source, requested)
-    return ByteStream(pieces, stream, 206 if requested.is_part else 200, headers)
+    return ByteStream(pieces, give_back, 206 if requested.is_part else 200, headers)
 
 
 @ROUTER.head(
@@ -303,11 +303,11 @@ async def get_proof(
     identity has no proof; the problem names the smallest slice that holds it and has one.
     """
     serving.drain.refuse_new()
-    stream = serving.streams.take(caller.name)
+    give_back = serving.streams.take(caller.name)
     try:
         return await serving.find(_proof, caller, query)
     finally:
-        stream.give_back()
+        give_back()
 
 
 def _identity(serving: Services, caller: Caller, query: IdentityQuery) -> bytes:

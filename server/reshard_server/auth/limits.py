@@ -13,6 +13,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from reshard_server.errors.problems import TOO_MANY, UNAVAILABLE, ProblemError
 
@@ -137,16 +138,8 @@ def too_many(
 REMEDY = "try again later, or poll with If-None-Match"
 
 
-@dataclass(eq=False)
-class OpenStream:
-    """A stream; it counts as open until ``give_back``."""
-
-    slots: Slots
-    token: str
-
-    def give_back(self) -> None:
-        """Ends the count."""
-        self.slots.give_back(self.token)
+GiveBack = Callable[[], None]
+"""Ends the count of an open stream."""
 
 
 class Streams:
@@ -160,11 +153,11 @@ class Streams:
         """The number of open streams."""
         return self._slots.taken
 
-    def take(self, token: str) -> OpenStream:
-        """Opens a stream; ProblemError if a limit is reached."""
+    def take(self, token: str) -> GiveBack:
+        """Opens a stream; it counts as open until the returned function is called. ProblemError if a limit is reached."""
         if not self._slots.take_now(token):
             raise too_many("streams", "streams are open", self._slots, token, REMEDY, 5)
-        return OpenStream(self._slots, token)
+        return partial(self._slots.give_back, token)
 
 
 RETRY_AFTER = "5"

@@ -144,10 +144,8 @@ def send_form(visitor: Changing, serving: Serving, fields: Form) -> Response:
     form = sent_form(fields)
     try:
         return _store(serving, visitor, form)
-    except ReshardError as error:
-        problem = problem_of(error)
-    except ProblemError as refused:
-        problem = refused
+    except (ReshardError, ProblemError) as error:
+        problem = problem_of(error) if isinstance(error, ReshardError) else error
     return _form_page(serving, visitor, form.with_problem(problem), problem.kind.status)
 
 
@@ -161,10 +159,8 @@ def _store(serving: Services, visitor: Visitor, form: ScheduleForm) -> Response:
         resource.put(serving, visitor.caller, name, body_of(form), Expected(none_match="*"))
     except ProblemError as problem:
         if problem.kind.status in (409, 412):
-            problem.field, problem.detail = (
-                "name",
-                f"the name {name!r} is taken; choose another name",
-            )
+            problem.field = "name"
+            problem.detail = f"the name {name!r} is taken; choose another name"
         raise
     return RedirectResponse(f"/schedules/{name}", 303)
 
@@ -240,7 +236,14 @@ def sent_form(fields: Fields) -> ScheduleForm:
 
 def body_of(form: ScheduleForm) -> ScheduleBody:
     """The schedule of a form. Raises ProblemError for an invalid form."""
-    members = {"when": _when(form), "targets": [_target_document(form)], "keep": number_of("keep", form.values["keep"])}  # fmt: skip
+    when, layout = _when(form), layout_in(form.values)
+    target = {
+        **members_of(TARGET_TEXTS, form.values),
+        "layout": layout,
+        "overwrite": "overwrite" in form.flags,
+    }
+    keep = number_of("keep", form.values["keep"])
+    members = {"when": when, "targets": [target], "keep": keep}
     check_texts(members)
     try:
         return ScheduleBody.model_validate(members)
@@ -259,12 +262,3 @@ def _when(form: ScheduleForm) -> dict[str, Any]:
     every = number_of("every", form.values["every"])
     newest_only = "newest_only" in form.flags
     return {"directory": source, "every": 1 if every is None else every, "newest_only": newest_only}
-
-
-def _target_document(form: ScheduleForm) -> dict[str, Any]:
-    layout = layout_in(form.values)
-    return {
-        **members_of(TARGET_TEXTS, form.values),
-        "layout": layout,
-        "overwrite": "overwrite" in form.flags,
-    }

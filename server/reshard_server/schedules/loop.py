@@ -134,8 +134,12 @@ def tick_all(scheduling: Scheduling, now: float) -> None:
     for stored in found:
         if scheduling.stopping.is_set():
             return
+        when = stored.body.when
         try:
-            _tick(scheduling, stored, now)
+            if isinstance(when, Clock):
+                tick(scheduling, stored, when, now)
+            else:
+                poll(scheduling, stored, when, now)
         except UnfitError as unfit:
             pause_unfit(scheduling, stored, unfit)
         except Exception as error:
@@ -154,14 +158,6 @@ def pause_unfit(scheduling: Scheduling, stored: StoredSchedule, unfit: UnfitErro
     with scheduling.database.begin() as connection:
         key = f"paused {microsecond_text(now)}"
         schedule_runs.note(connection, stored.name, key, "paused", detail=str(unfit))
-
-
-def _tick(scheduling: Scheduling, stored: StoredSchedule, now: float) -> None:
-    when = stored.body.when
-    if isinstance(when, Clock):
-        tick(scheduling, stored, when, now)
-    else:
-        poll(scheduling, stored, when, now)
 
 
 _LOST = ("SourceChangedError", "MissingError", "IncompleteCheckpointError")
@@ -302,23 +298,28 @@ def _run(scheduling: Scheduling, stored: StoredSchedule, step: int | None, now: 
         return key
     number, there = _step(scheduling, stored, when, step)
     try:
-        planned = occasion_of(scheduling, stored, when, number, there, now)
+        occasion = occasion_of(scheduling, stored, when, number, there, now)
     except StorageError as error:
         raise _unreadable(stored.body.targets[0].target, error, "/targets/0/target") from error
     claimed = _claim(scheduling, stored, number)
-    start_step(scheduling, stored, claimed, planned, requested=True)
+    start_step(scheduling, stored, claimed, occasion, requested=True)
     return str(number)
 
 
 def _step(
     scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, step: int | None
 ) -> tuple[int, dict[int, str]]:
-    """The step, and the folder of each step that is there."""
+    """The step, by default the newest that the schedule covers, and the folder of each step that is there."""
     directory = scheduling.watched(stored).remembered()
+
+    def look() -> tuple[int | None, dict[int, str]]:
+        folders = step_folders(directory, when)
+        covered = covered_steps(folders, when) if step is None else folders
+        ahead = [n for n in reversed(covered) if step is None or n == step]
+        return next(committed(directory, {n: covered[n] for n in ahead}), None), folders
+
     try:
-        number, there = scheduling.roots.ask(
-            when.directory, lambda: _committed(directory, when, step)
-        )
+        number, there = scheduling.roots.ask(when.directory, look)
     except StorageError as error:
         raise _unreadable(when.directory, error, "/when/directory") from error
     if number is None:
@@ -339,19 +340,6 @@ def _unreadable(path: str, error: StorageError, field: str) -> ProblemError:
         f"the directory {path!r} cannot be read{reason}; correct it, or the schedule",
         field,
     )
-
-
-def _committed(
-    directory: Location, when: NewSteps, step: int | None
-) -> tuple[int | None, dict[int, str]]:
-    """This step, or the newest that the schedule covers, None if it is not committed; and the folder of each step."""
-    folders = step_folders(directory, when)
-    covered = covered_steps(folders, when) if step is None else folders
-    chosen = {
-        number: covered[number] for number in reversed(covered) if step is None or number == step
-    }
-    found = next(committed(directory, chosen), None)
-    return found, folders
 
 
 def _claim(scheduling: Scheduling, stored: StoredSchedule, step: int) -> StepClaim:

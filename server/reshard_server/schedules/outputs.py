@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 import sqlalchemy as sa
 
@@ -36,27 +36,8 @@ from reshard_server.db.schedules.outputs import Output
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import OF_A_BUCKET, ProblemError, words_of
 from reshard_server.observability.logs import audit
-from reshard_server.schedules.scheduling import Scheduling, UnfitError
+from reshard_server.schedules.scheduling import Occasion, Scheduling, UnfitError
 from reshard_server.schemas.schedule import NewSteps, PublishedVersions
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """The form in which a step is published.
-
-    Attributes:
-        old: the client's path of the checkpoint that a delta is compared with; None for a full version.
-        why: the reason, for the history of the schedule.
-    """
-
-    version: int
-    old: str | None
-    why: str
-
-    @property
-    def detail(self) -> str:
-        """A line of the history."""
-        return f"version {version_text(self.version)}: {self.why}"
 
 
 def folder_of(stored: StoredSchedule) -> str:
@@ -81,12 +62,12 @@ def next_publication(
     stored: StoredSchedule,
     section: PublishedVersions,
     steps: Mapping[int, str],
-    directory: str,
-) -> Publication:
-    """The next version: a delta on the one before, if that and its source are there.
+    occasion: Occasion,
+) -> Occasion:
+    """The occasion of a step with the version that it becomes: a delta on the one before, if that and its source are there.
 
     Args:
-        steps: the folder of each step that is there, below ``directory``.
+        steps: the folder of each step that is there, beside the occasion's source.
 
     Raises ProblemError and StorageError if the folder of the versions cannot be read.
     """
@@ -95,29 +76,34 @@ def next_publication(
     highest = scheduling.roots.ask(folder, lambda: _highest(place))
     made = _made(scheduling, stored)
     version = max(highest, *(_version(output) for output in made), 0) + 1
+
+    def published(why: str, old: str | None = None) -> Occasion:
+        detail = f"version {version_text(version)}: {why}"
+        return replace(occasion, version=version, old=old, detail=detail)
+
     if not made:
-        return Publication(version, None, "the first of this schedule")
+        return published("the first of this schedule")
     last, before = made[-1], version_text(version - 1)
     if (
         _version(last) != version - 1
         or highest != version - 1
         or _stamp(scheduling, last) != last.stamp
     ):
-        return Publication(
-            version,
-            None,
-            f"a full one, since the version {before} is not this schedule's, or is gone",
+        return published(
+            f"a full one, since the version {before} is not this schedule's, or is gone"
         )
     since = _deltas_since_full(scheduling, made, section.anchor_every)
     if since >= section.anchor_every - 1:
-        return Publication(version, None, f"a full one, as every {section.anchor_every} versions")
+        return published(f"a full one, as every {section.anchor_every} versions")
     if since == 0:
-        return Publication(version, last.target, f"a delta on the version {before}")
+        return published(f"a delta on the version {before}", last.target)
     name = None if last.step is None else steps.get(last.step)
     if name is None:
-        why = f"a full one, since the step {last.step}, of which the version {before} was made, is gone"
-        return Publication(version, None, why)
-    return Publication(version, f"{directory}/{name}", f"a delta on the version {before}")
+        return published(
+            f"a full one, since the step {last.step}, of which the version {before} was made, is gone"
+        )
+    directory = occasion.source.rpartition("/")[0]
+    return published(f"a delta on the version {before}", f"{directory}/{name}")
 
 
 def _made(scheduling: Scheduling, stored: StoredSchedule) -> list[Output]:

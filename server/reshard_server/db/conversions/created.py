@@ -90,33 +90,27 @@ def create_all(
         made = insert(connection, [New(one.token, one.request) for one in submissions])
         now = clock_of(connection).now()
         keys = [
-            _key_row(one, new, now) for one, new in zip(submissions, made, strict=True) if one.key
+            {
+                "token": one.token,
+                "key": one.key,
+                "request_hash": one.hash,
+                "conversion": new.id,
+                "created_at": now,
+            }
+            for one, new in zip(submissions, made, strict=True)
+            if one.key
         ]
         if keys:
             connection.execute(_REMEMBER, keys)
         for token in {one.token for one in submissions}:
-            _refuse_too_many(connection, token, queued_at_most)
+            if count_queued(connection, token) > queued_at_most:
+                raise ProblemError(
+                    TOO_MANY,
+                    f"{queued_at_most} conversions of the token {token!r} wait already, the most that may wait; wait until some have "
+                    "ended, or cancel some",
+                    headers={"Retry-After": RETRY_AFTER},
+                )
     return made
-
-
-def _key_row(submission: Submission, made: Conversion, now: float) -> dict[str, Any]:
-    return {
-        "token": submission.token,
-        "key": submission.key,
-        "request_hash": submission.hash,
-        "conversion": made.id,
-        "created_at": now,
-    }
-
-
-def _refuse_too_many(connection: sa.Connection, token: str, queued_at_most: int) -> None:
-    if count_queued(connection, token) > queued_at_most:
-        raise ProblemError(
-            TOO_MANY,
-            f"{queued_at_most} conversions of the token {token!r} wait already, the most that may wait; wait until some have "
-            "ended, or cancel some",
-            headers={"Retry-After": RETRY_AFTER},
-        )
 
 
 def known(
@@ -223,7 +217,14 @@ def _record_batch(
     new = [one for one, earlier in zip(submissions, before, strict=True) if earlier is None]
     record = _record_batch if 0 < len(new) < len(submissions) else _each_alone
     made = iter(record(db, new, queued_at_most))
-    return [next(made) if earlier is None else _known(earlier) for earlier in before]
+    return [
+        next(made)
+        if earlier is None
+        else earlier
+        if isinstance(earlier, ProblemError)
+        else (earlier, False)
+        for earlier in before
+    ]
 
 
 def _each_alone(
@@ -238,7 +239,3 @@ def _alone(db: sa.Engine, submission: Submission, queued_at_most: int) -> Made |
         return create_once(db, submission, queued_at_most)
     except Exception as error:  # noqa: BLE001 - raised in the requesting task
         return error
-
-
-def _known(before: Conversion | ProblemError) -> Made | Exception:
-    return before if isinstance(before, ProblemError) else (before, False)
