@@ -98,10 +98,7 @@ class Client:
             {"target": target} if targets is None else {"targets": [*map(with_layout, targets)]}
         )
         body = {"source": source, **requested, **with_layout(options)}
-        body = _body(body, _REQUEST, "POST /v1/conversions")
-        headers = {IDEMPOTENCY_KEY: idempotency_key or secrets.token_urlsafe(24)}
-        made = self._transport.model(Conversion, "POST", URL, json=body, headers=headers)
-        return ConversionHandle(self._transport, made)
+        return ConversionHandle(self._transport, self._started(URL, body, idempotency_key))
 
     def delta(
         self,
@@ -121,10 +118,21 @@ class Client:
                 base_version, or_full, max_memory, labels, ...
         """
         body = {"old": old, "new": new, "target": target, **with_layout(options)}
-        body = _body(body, _DELTA, "POST /v1/deltas")
-        headers = {IDEMPOTENCY_KEY: idempotency_key or secrets.token_urlsafe(24)}
-        made = self._transport.model(Conversion, "POST", DELTAS_URL, json=body, headers=headers)
-        return DeltaHandle(self._transport, made)
+        return DeltaHandle(self._transport, self._started(DELTAS_URL, body, idempotency_key))
+
+    def _started(self, url: str, body: Mapping[str, Any], key: str | None) -> Conversion:
+        """The conversion that a request starts; its model validates it before it is sent."""
+        given = {k: v for k, v in body.items() if v is not None}
+        model = _DELTA if url == DELTAS_URL else _REQUEST
+        try:
+            model.validate_python(given)
+        except ValidationError as error:
+            place, said = mistakes(error.errors())[0]
+            named = place if model is _DELTA else place[1:]  # without the tag of the form
+            where = ".".join(map(str, named)) or "the request"
+            raise ReshardError(f"{where}: {said}; the options are those of POST {url}") from None
+        headers = {IDEMPOTENCY_KEY: key or secrets.token_urlsafe(24)}
+        return self._transport.model(Conversion, "POST", url, json=given, headers=headers)
 
     def close(self) -> None:
         """Closes the connections; the client cannot be used afterwards."""
@@ -183,19 +191,6 @@ class Deltas:
     def each(self, **query: Any) -> Iterator[Conversion]:
         """Every delta that ``list`` would list, page after page."""
         return self.transport.each(ConversionPage, DELTAS_URL, query, "conversions")
-
-
-def _body(given: dict[str, Any], model: TypeAdapter[Any], where_from: str) -> dict[str, Any]:
-    """The request, validated by its model before it is sent."""
-    given = {k: v for k, v in given.items() if v is not None}
-    try:
-        model.validate_python(given)
-    except ValidationError as error:
-        place, said = mistakes(error.errors())[0]
-        named = place if model is _DELTA else place[1:]  # without the tag of the form
-        where = ".".join(map(str, named)) or "the request"
-        raise ReshardError(f"{where}: {said}; the options are those of {where_from}") from None
-    return given
 
 
 def _checked(url: str) -> str:

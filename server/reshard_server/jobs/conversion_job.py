@@ -304,13 +304,19 @@ def make_child_request(
     Raises ProblemError if a path may no longer be used, LayoutError if a layout or a map no longer exists.
     """
     request = conversion.request
-    source = _source(db, roots, conversion)
-    budget = _budget(request.max_memory, settings)
+    links = linked_source(db, conversion.id)
+    is_linked = links is not None and is_there(locate(links))
+    source = str(links if is_linked else roots.recheck(request.source))
+    budget = settings.max_memory
+    if request.max_memory is not None:
+        budget = min(parse_bytes(request.max_memory), budget)
     workers = min(request.workers or settings.workers, settings.workers)
     as_of = conversion.created_at.timestamp()
     targets = [_target(db, roots, each, as_of, begun) for each in targets_of(request)]
     if isinstance(request, OneDelta):
-        work: dict[str, Any] = {"delta": _delta(roots, request)}
+        names = DeltaForm.model_fields.keys() | {"receiver", "base_version", "or_full"}
+        form = request.model_dump(include=set(names))
+        work: dict[str, Any] = {"delta": {"old": str(roots.recheck(request.old)), **form}}
     else:
         deltas = getattr(request, "deltas", ())
         work = {"deltas": [str(roots.recheck(each)) for each in deltas]}
@@ -328,28 +334,9 @@ def make_child_request(
     }
 
 
-def _source(db: sa.Engine, roots: Roots, conversion: Conversion) -> str:
-    """The step's hard links if it has some, else its place."""
-    links = linked_source(db, conversion.id)
-    if links and is_there(locate(links)):
-        return str(links)
-    return str(roots.recheck(conversion.request.source))
-
-
-def _delta(roots: Roots, request: OneDelta) -> dict[str, Any]:
-    names = DeltaForm.model_fields.keys() | {"receiver", "base_version", "or_full"}
-    return {"old": str(roots.recheck(request.old)), **request.model_dump(include=set(names))}
-
-
 def data_bytes(budget: int, workers: int) -> int:
     """The address space that the kernel allows a child with this memory budget."""
     return budget + BESIDE_BUDGET_BYTES + BESIDE_THREAD_BYTES * (workers + (os.cpu_count() or 1))
-
-
-def _budget(max_memory: str | int | None, settings: Settings) -> int:
-    if max_memory is None:
-        return settings.max_memory
-    return min(parse_bytes(max_memory), settings.max_memory)
 
 
 def _target(

@@ -130,23 +130,20 @@ def _not_free(name: str) -> ProblemError:
 
 def pause(serving: Services, found: StoredSchedule) -> StoredSchedule:
     """Pauses a schedule. ProblemError if another request deleted it first."""
-    now = clock_of(serving.database).now()
-    return _unless_deleted(
-        found,
-        schedules.set_paused(serving.database, found, now, paused=True, unchanged=False),
-    )
+    return _set_paused(serving, found, clock_of(serving.database).now(), paused=True)
 
 
 def resume(serving: Services, found: StoredSchedule) -> StoredSchedule:
     """Resumes a schedule, from its next due time. ProblemError if another request deleted it first."""
     next_at = first_look(found.body, clock_of(serving.database).now())
-    return _unless_deleted(
-        found,
-        schedules.set_paused(serving.database, found, next_at, paused=False, unchanged=False),
-    )
+    return _set_paused(serving, found, next_at, paused=False)
 
 
-def _unless_deleted(found: StoredSchedule, stored: StoredSchedule | None) -> StoredSchedule:
+def _set_paused(
+    serving: Services, found: StoredSchedule, next_at: float, *, paused: bool
+) -> StoredSchedule:
+    db = serving.database
+    stored = schedules.set_paused(db, found, next_at, paused=paused, unchanged=False)
     if stored is None:
         raise SCHEDULES.gone(found.name)
     return stored
