@@ -32,20 +32,26 @@ SILENCE_SECONDS = 15.0
 STILL_HERE = ": still here\n\n"
 
 
-class EventStream(StreamingResponse):
-    """A stream of events; it counts as open until it ends, however it ends."""
+class CountedStream(StreamingResponse):
+    """A stream that counts as open until it ends, however it ends; then ``give_back`` is called."""
 
-    media_type = "text/event-stream"
-
-    def __init__(self, events: AsyncIterator[str], give_back: GiveBack) -> None:
-        super().__init__(events, headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"})
-        self.give_back = give_back
+    give_back: GiveBack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
             self.give_back()
+
+
+class EventStream(CountedStream):
+    """A stream of events."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[str], give_back: GiveBack) -> None:
+        super().__init__(events, headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"})
+        self.give_back = give_back
 
 
 EVENTS: dict[str, Any] = {

@@ -30,6 +30,7 @@ from reshard_server.errors.problems import (
     UNAVAILABLE,
 )
 from reshard_server.resources import questions, stored
+from reshard_server.resources.resource import names_tag
 from reshard_server.resources.stored import VERSION_PATTERN, Expectation
 from reshard_server.schemas.base import Answer, Name, Page, PrefixQuery, RequestDocument
 from reshard_server.schemas.stored import (
@@ -197,7 +198,7 @@ def _endpoints(documents: StoredDocuments) -> tuple[Callable[..., Any], ...]:
     ) -> Version | Response:
         found = stored.find(serving, kind, name)
         tag = stored.tag_of(found) or ""
-        if stored.is_known(if_none_match, found):
+        if names_tag(if_none_match or "", tag):
             return Response(status_code=304, headers={"ETag": tag})
         response.headers["ETag"] = tag
         return documents.version.of(found)

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Send
 
 from reshard.errors import ReshardError
 from reshard.identity.identity_file import how_to_record, render_identity
-from reshard_server.api.answers import MaskedRoute
+from reshard_server.api.answers import CountedStream, MaskedRoute
 from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.tensor_source import (
@@ -43,6 +43,7 @@ from reshard_server.errors.problems import (
     UNAVAILABLE,
     ProblemError,
 )
+from reshard_server.resources.resource import names_tag
 from reshard_server.schemas.checkpoint import (
     IdentityQuery,
     ProofQuery,
@@ -55,8 +56,8 @@ from reshard_server.services import Services
 LOG = logging.getLogger(__name__)
 
 
-class ByteStream(StreamingResponse):
-    """A stream of bytes; it counts as open until it ends, however it ends.
+class ByteStream(CountedStream):
+    """A stream of bytes.
 
     After a read error the connection is closed before ``Content-Length`` bytes were sent, so no client takes the bytes
     for complete. The same happens if the client reads nothing for long (``middleware.http_protocol``).
@@ -69,16 +70,14 @@ class ByteStream(StreamingResponse):
     ) -> None:
         super().__init__(_read_in_threads(pieces), status, headers)
         self.pieces = pieces
-        self.give_back = give_back
+        self._give_back = give_back
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self.give_back()
-            close = getattr(self.pieces, "close", None)
-            if close is not None:
-                close()
+    def give_back(self) -> None:
+        """Ends the count, and closes the source."""
+        self._give_back()
+        close = getattr(self.pieces, "close", None)
+        if close is not None:
+            close()
 
     async def stream_response(self, send: Send) -> None:
         head = {"type": "http.response.start", "status": self.status_code}
@@ -151,12 +150,6 @@ def _bounds(first: str | None, last: str | None, total: int) -> tuple[int, int] 
     return None if int(last) < int(first) else (int(first), min(int(last) + 1, total))
 
 
-def is_known(if_none_match: str | None, tag: str) -> bool:
-    """True if the client's tags name this state; weak comparison, as for any GET."""
-    given = [known.strip() for known in (if_none_match or "").split(",")]
-    return "*" in given or tag in (known.removeprefix("W/") for known in given)
-
-
 ROUTER = APIRouter(prefix="/v1/tensors", tags=["tensors"])
 
 Wanted = Annotated[TensorQuery, Query()]
@@ -224,7 +217,7 @@ async def get_tensor(
     """
     serving.drain.refuse_new()
     source = await serving.find(open_source, caller, query)
-    if is_known(if_none_match, source.tag):
+    if names_tag(if_none_match or "", source.tag):
         return Response(status_code=304, headers={"ETag": source.tag})
     requested = byte_range(range, if_range, source.tag, source.stored.nbytes)
     give_back = serving.streams.take(caller.name)
@@ -248,7 +241,7 @@ async def head_tensor(
 ) -> Response:
     """Returns the headers of the same GET: size, shape and dtype. Reads metadata only."""
     source = await serving.find(open_source, caller, query)
-    if is_known(if_none_match, source.tag):
+    if names_tag(if_none_match or "", source.tag):
         return Response(status_code=304, headers={"ETag": source.tag})
     whole = ByteRange(0, source.stored.nbytes, source.stored.nbytes, is_part=False)
     headers = _headers(source, whole)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from reshard.maps.read_map import recipe_names
 from reshard_server.api.caller import Serving
 from reshard_server.db.stored import versions
-from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, StoredVersion
+from reshard_server.db.stored.kinds import KINDS, LAYOUT, MAP, StoredKind, StoredVersion
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.pages.checkpoint_pages import shown_answer, sources
 from reshard_server.pages.rendering import layout_text, next_url, page
@@ -93,12 +93,14 @@ async def preview_layout(
 def stored_choices(serving: Services) -> tuple[Choices, Choices]:
     """Layouts, and maps with recipes behind them, for a form."""
 
-    def choices(kind: StoredKind) -> Choices:
-        found = versions.newest(serving.database, kind, MOST_STORED).versions
-        return [(version.name, version.name) for version in found]
-
-    recipes = [(name, f"{name} (recipe)") for name in recipe_names()]
-    return choices(LAYOUT), [*choices(MAP), *recipes]
+    layouts, maps = (
+        [
+            (found.name, found.name)
+            for found in versions.newest(serving.database, kind, MOST_STORED).versions
+        ]
+        for kind in KINDS
+    )
+    return layouts, [*maps, *((name, f"{name} (recipe)") for name in recipe_names())]
 
 
 def _layout(

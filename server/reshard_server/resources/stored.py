@@ -15,6 +15,7 @@ from reshard_server.db.stored import versions
 from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, StoredVersion
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError
 from reshard_server.jobs.check_request import for_field, refuse_name
+from reshard_server.resources.resource import names_tag
 from reshard_server.services import Services
 
 VERSION_PATTERN = r"^[a-zA-Z0-9][a-zA-Z0-9._-]*(@[0-9]{1,10})?$"
@@ -23,12 +24,6 @@ BY_SEGMENT = {"layouts": LAYOUT, "maps": MAP}
 
 VersionName = Annotated[str, Path(max_length=139, pattern=VERSION_PATTERN)]
 """``name`` for the newest version, or ``name@version``."""
-
-
-def _names(header: str, tag: str | None) -> bool:
-    """True if the header names this ETag; never for None, the ETag of a resource that does not exist."""
-    known = [known.strip().removeprefix("W/") for known in header.split(",")]
-    return tag is not None and (tag in known or "*" in known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +36,8 @@ class Expectation:
     def holds(self, now: StoredVersion | None) -> bool:
         """True if the current version, None if there is none, is as expected."""
         tag = tag_of(now)
-        matches = self.match is None or _names(self.match, tag)
-        return matches and not (self.none_match is not None and _names(self.none_match, tag))
+        matches = self.match is None or names_tag(self.match, tag)
+        return matches and not names_tag(self.none_match or "", tag)
 
 
 def put(
@@ -122,11 +117,6 @@ def check_owner(serving: Services, caller: Caller, kind: StoredKind, name: str) 
 def tag_of(found: StoredVersion | None) -> str | None:
     """The ETag of a version; it is unique among the versions of a name."""
     return None if found is None else f'"{found.name}-{found.version}"'
-
-
-def is_known(if_none_match: str | None, found: StoredVersion) -> bool:
-    """True if a client has this version already."""
-    return if_none_match is not None and _names(if_none_match, tag_of(found))
 
 
 def gone(kind: StoredKind, name: str) -> ProblemError:
