@@ -267,7 +267,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
                     "description": "Events `conversion`, `end` and `draining`; `id` is the conversion's revision, and `data` a Conversion as "
                     "JSON.",
                     MEANT: {"$ref": "#/components/schemas/Conversion"},
-                },
+                }
             }
         },
     },

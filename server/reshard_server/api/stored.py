@@ -56,8 +56,7 @@ IfMatch = Annotated[
     ),
 ]
 IfNoneMatch = Annotated[
-    str | None,
-    Header(description="Only if it has none of these ETags; * if it does not exist."),
+    str | None, Header(description="Only if it has none of these ETags; * if it does not exist.")
 ]
 
 

@@ -101,13 +101,7 @@ class Client:
         return ConversionHandle(self._transport, self._started(URL, body, idempotency_key))
 
     def delta(
-        self,
-        old: str,
-        new: str,
-        target: str,
-        *,
-        idempotency_key: str | None = None,
-        **options: Any,
+        self, old: str, new: str, target: str, *, idempotency_key: str | None = None, **options: Any
     ) -> DeltaHandle:
         """Starts a delta from ``old`` to the result of converting ``new`` to safetensors.
 

@@ -156,8 +156,7 @@ def run_conversion(settings: Settings, roots: Roots, claim: OwnClaim, children: 
         _fail(
             claim,
             ProblemError(
-                INTERNAL,
-                "the server met an error that is its own; its log has the conversion's id",
+                INTERNAL, "the server met an error that is its own; its log has the conversion's id"
             ),
         )
     else:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from anyio import move_on_after
@@ -142,18 +143,13 @@ def newest_sources(serving: Services, caller: Caller) -> list[str]:
     found: list[FoundCheckpoint] = []
     for root in readable:
         with suppress(ProblemError):  # the page of the root shows the reason
-            found += _in_root(serving, caller, root, MOST_SECONDS / len(readable))
+            folder = serving.roots.folder(caller, root, "")
+            seconds = MOST_SECONDS / len(readable)
+            look = partial(browse, folder, root, MOST_CHOICES, most_seconds=seconds)
+            found += serving.roots.ask(root, look, PATIENCE_SECONDS).checkpoints
     found.sort(key=lambda checkpoint: checkpoint.modified_at or _NO_TIME, reverse=True)
     paths = [path for checkpoint in found for path in _paths(checkpoint)]
     return paths[:MOST_CHOICES]
-
-
-def _in_root(serving: Services, caller: Caller, root: str, seconds: float) -> list[FoundCheckpoint]:
-    folder = serving.roots.folder(caller, root, "")
-    listed = serving.roots.ask(
-        root, lambda: browse(folder, root, MOST_CHOICES, most_seconds=seconds), PATIENCE_SECONDS
-    )
-    return listed.checkpoints
 
 
 def _paths(checkpoint: FoundCheckpoint) -> Iterator[str]:

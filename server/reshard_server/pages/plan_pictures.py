@@ -141,11 +141,8 @@ def origin_text(held: Sequence[Share]) -> str:
 def percent_text(share: float) -> str:
     """``50 %``, ``0.2 %``."""
     percent = 100 * share
-    return (
-        f"{percent:.0f} %"
-        if percent >= 1 and abs(percent - round(percent)) < 0.05
-        else f"{percent:.2g} %"
-    )
+    is_whole = percent >= 1 and abs(percent - round(percent)) < 0.05
+    return f"{percent:.0f} %" if is_whole else f"{percent:.2g} %"
 
 
 def resplit_text(plan: Mapping[str, Any]) -> str:
@@ -253,12 +250,6 @@ def plan_of(serving: Services, conversion: Conversion, requested: TargetRequest)
     for kind in KINDS:
         with for_field(f"/{kind.noun}"):
             members[kind.noun] = content_then(serving.database, kind, members[kind.noun], as_of)
-    request = conversion.request
-    return PlanRequest.model_validate(
-        {
-            **members,
-            "source": request.source,
-            "max_memory": request.max_memory,
-            "workers": request.workers,
-        }
-    )
+    shared = ("source", "max_memory", "workers")
+    members |= {name: getattr(conversion.request, name) for name in shared}
+    return PlanRequest.model_validate(members)

@@ -79,10 +79,7 @@ def _check_map(name: str, content: Any) -> None:
         check_arguments(map=content)
 
 
-_CHECKS: dict[str, Callable[[str, Any], None]] = {
-    LAYOUT.noun: _check_layout,
-    MAP.noun: _check_map,
-}
+_CHECKS: dict[str, Callable[[str, Any], None]] = {LAYOUT.noun: _check_layout, MAP.noun: _check_map}
 
 
 def find(serving: Services, kind: StoredKind, name: str) -> StoredVersion:
@@ -122,6 +119,5 @@ def tag_of(found: StoredVersion | None) -> str | None:
 def gone(kind: StoredKind, name: str) -> ProblemError:
     """The problem for a name that is not stored."""
     return ProblemError(
-        NOT_FOUND,
-        f"there is no {kind.noun} {name!r}; list them at /v1/{kind.noun}s, or store one",
+        NOT_FOUND, f"there is no {kind.noun} {name!r}; list them at /v1/{kind.noun}s, or store one"
     )

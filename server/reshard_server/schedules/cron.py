@@ -22,12 +22,7 @@ from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.jobs.check_request import resolve_step
-from reshard_server.schedules.scheduling import (
-    Occasion,
-    QueueFullError,
-    Run,
-    Scheduling,
-)
+from reshard_server.schedules.scheduling import Occasion, QueueFullError, Run, Scheduling
 from reshard_server.schemas.schedule import Clock
 
 LATE_SECONDS = 300.0

@@ -325,9 +325,7 @@ def _step(
     if number is None:
         what = "no committed step" + (" that the schedule covers" if step is None else f" {step}")
         raise ProblemError(
-            NOT_FOUND,
-            f"there is {what} in {when.directory!r} now; name one that is there",
-            "/step",
+            NOT_FOUND, f"there is {what} in {when.directory!r} now; name one that is there", "/step"
         )
     return number, there
 

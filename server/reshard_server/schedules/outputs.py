@@ -132,8 +132,9 @@ def _deltas_since_full(scheduling: Scheduling, made: list[Output], most: int) ->
 
 
 def _is_full(scheduling: Scheduling, output: Output) -> bool:
+    """True if a version of the weights needs no other: a conversion leaves its record there, a delta does not."""
     place = scheduling.roots.recheck(output.target)
-    return scheduling.roots.ask(output.target, lambda: is_full_version(place))
+    return scheduling.roots.ask(output.target, (place / RECORD).is_file)
 
 
 def kept_versions(scheduling: Scheduling, existing: list[Output], keep: int) -> set[str]:
@@ -183,10 +184,14 @@ def finish_removing(scheduling: Scheduling, stored: StoredSchedule, output: Outp
     """Removes an output whose removal has begun, with the rights of the schedule."""
     try:
         target = scheduling.roots.writable(scheduling.caller(stored), output.target)
+        aside = f"{REMOVED_PREFIX}{output.id[:32]}"
         is_removed = scheduling.roots.ask(
-            output.target, lambda: remove(target, output.id, output.stamp or ""), REMOVE_SECONDS
+            output.target,
+            lambda: remove_finished(target, output.stamp or "", RECORDS, aside),
+            REMOVE_SECONDS,
         )
         if is_removed:  # and not gone already, or replaced by something else
+            LOG.info("removed %s, an old output of a schedule", target)
             where = f"/v1/schedules/{stored.name}"
             audit("removed", caller=stored.token, resource=where, targets=[output.target])
     except (UnfitError, ProblemError) as refused:
@@ -244,21 +249,3 @@ RECORDS = (RECORD, INDEX)
 def output_stamp(output: Location) -> str | None:
     """A stamp that changes when something else replaces a converted checkpoint; None without a checkpoint."""
     return stamp_of_finished(output, RECORDS)
-
-
-def is_full_version(output: Location) -> bool:
-    """True if a version of the weights needs no other: a conversion leaves its record there, a delta does not."""
-    return (output / RECORD).is_file()
-
-
-def remove(output: Location, number: str, known: str) -> bool:
-    """Removes an output; False if it is gone or something else has its name.
-
-    Args:
-        number: distinguishes it from other outputs.
-        known: its stamp.
-    """
-    is_removed = remove_finished(output, known, RECORDS, f"{REMOVED_PREFIX}{number[:32]}")
-    if is_removed:
-        LOG.info("removed %s, an old output of a schedule", output)
-    return is_removed

@@ -48,12 +48,7 @@ from reshard_server.schedules.hard_links import (
     remove_links,
 )
 from reshard_server.schedules.outputs import is_publishing, newest_step, next_publication
-from reshard_server.schedules.scheduling import (
-    Occasion,
-    QueueFullError,
-    Run,
-    Scheduling,
-)
+from reshard_server.schedules.scheduling import Occasion, QueueFullError, Run, Scheduling
 from reshard_server.schemas.base import LARGEST_STEP
 from reshard_server.schemas.schedule import NewSteps, Outcome
 

@@ -195,10 +195,7 @@ RootedPath = Annotated[
 Name = Annotated[
     str,
     Field(
-        min_length=1,
-        max_length=128,
-        pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]*$",
-        examples=["serving"],
+        min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]*$", examples=["serving"]
     ),
 ]
 

@@ -70,24 +70,16 @@ def _contents(arguments: Document, _: ProgressThrottle) -> Document:
     """A checkpoint's contents for a page: the first tensors only."""
     whole = answer_of("inspect", reshard.inspect(**arguments))
     kept = ("format", "style", "nbytes", "items", "meshes", "warnings")
-    return {
-        "command": "contents",
-        **{name: whole[name] for name in kept},
-        "tensors": whole["tensors"][:MOST_TENSORS],
-        "count": len(whole["tensors"]),
-        "identity": recorded_identity(arguments["path"]),
-    }
+    shown = {name: whole[name] for name in (*kept, "tensors")}
+    identity = recorded_identity(arguments["path"])
+    return {**_first_tensors("contents", shown), "identity": identity}
 
 
-def _layout_summary(arguments: Document, _: ProgressThrottle) -> Document:
-    """A layout on a checkpoint for a page: the first tensors only."""
-    whole = _layout(arguments, _)
-    return {
-        **whole,
-        "command": "layout_summary",
-        "tensors": whole["tensors"][:MOST_TENSORS],
-        "count": len(whole["tensors"]),
-    }
+def _first_tensors(command: str, whole: Document) -> Document:
+    """A part of a document for a page: the first tensors, and the number of all."""
+    tensors = whole["tensors"]
+    cut = {"tensors": tensors[:MOST_TENSORS], "count": len(tensors)}
+    return {**whole, "command": command, **cut}
 
 
 _ANSWERS: dict[str, Callable[[Document, ProgressThrottle], Document]] = {
@@ -110,7 +102,7 @@ _ANSWERS: dict[str, Callable[[Document, ProgressThrottle], Document]] = {
     "plans": lambda asked, _: _plan(**asked),
     "picture": lambda asked, _: _picture(**asked),
     "contents": _contents,
-    "layout_summary": _layout_summary,
+    "layout_summary": lambda asked, _: _first_tensors("layout_summary", _layout(asked, _)),
 }
 
 
@@ -196,11 +188,8 @@ def overlap(tensor: Planned) -> PartOverlap:
     """The overlap of the target's shards with the source's. Shards are boxes, so each dimension is computed alone."""
     cuts = zip(tensor.source_spec.slices.cuts, tensor.target_spec.slices.cuts, strict=True)
     lines = [_overlap(source, target) for source, target in cuts]
-    return (
-        PartOverlap(*(math.prod(values) for values in zip(*lines, strict=True)))
-        if lines
-        else PartOverlap(1, 1, 1)
-    )
+    alone = zip(*lines, strict=True) if lines else ((), (), ())
+    return PartOverlap(*(math.prod(values) for values in alone))
 
 
 @lru_cache(maxsize=1024)

@@ -164,15 +164,12 @@ IDENTITIES: dict[str, Example] = {
     "one": {
         "summary": "The root of a checkpoint's weights",
         "value": {**_CHECKPOINT, "max_memory": "256MiB"},
-    },
+    }
 }
 
 FINGERPRINTS: dict[str, Example] = {
     "first": {"summary": "A checkpoint without recorded digests", "value": _CHECKPOINT},
-    "again": {
-        "summary": "After an intended change",
-        "value": {**_CHECKPOINT, "overwrite": True},
-    },
+    "again": {"summary": "After an intended change", "value": {**_CHECKPOINT, "overwrite": True}},
 }
 
 PLANS: dict[str, Example] = {

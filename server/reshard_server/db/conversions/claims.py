@@ -143,11 +143,7 @@ def new_claim_text() -> str:
 
 
 def claim_next(
-    db: sa.Engine,
-    executor: str,
-    text: str,
-    running_per_token: int,
-    left: Collection[str] = (),
+    db: sa.Engine, executor: str, text: str, running_per_token: int, left: Collection[str] = ()
 ) -> Claim | None:
     """Claims the next conversion and marks it running; None if none may start now.
 
