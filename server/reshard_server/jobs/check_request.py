@@ -77,7 +77,9 @@ def check_conversion(
         with for_field(f"/deltas/{number}"):
             deltas[path] = serving.roots.readable(caller, path)
     seen: dict[str, str] = {}
-    for place, requested in _places(request):
+    several = hasattr(request, "targets")
+    for number, requested in enumerate(targets_of(request)):
+        place = f"/targets/{number}" if several else ""
         field = f"{place}/target"
         with for_field(field):
             target = serving.roots.writable(caller, requested.target)
@@ -113,14 +115,6 @@ def refuse_overlap(source: Location, target: Location, source_name: str, target_
 
 def _is_inside(place: Location, folder: Location) -> bool:
     return place != folder and f"{place}/".startswith(f"{str(folder).rstrip('/')}/")
-
-
-def _places(request: ConversionRequest | AnyPlanRequest) -> list[tuple[str, TargetRequest]]:
-    """Each target with its JSON pointer in the request."""
-    several = hasattr(request, "targets")
-    return [
-        (f"/targets/{i}" if several else "", each) for i, each in enumerate(targets_of(request))
-    ]
 
 
 def _check_target(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Path
 
 from reshard import check_arguments
-from reshard.maps.read_map import recipe_names
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored import versions
-from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, StoredVersion
+from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, StoredVersion, is_recipe
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError
 from reshard_server.jobs.check_request import for_field, refuse_name
 from reshard_server.resources.resource import names_tag
@@ -49,7 +47,7 @@ def put(
     expected: Expectation,
 ) -> tuple[StoredVersion, bool]:
     """Stores a version; returns it, and True if it is new. ProblemError for content of a wrong form."""
-    _CHECKS[kind.noun](name, content)
+    _check(kind, name, content)
     return versions.put(
         serving.database,
         kind,
@@ -62,24 +60,18 @@ def put(
     )
 
 
-def _check_layout(_: str, content: Any) -> None:
-    with for_field("/layout"):
-        check_arguments(layout=content)
-
-
-def _check_map(name: str, content: Any) -> None:
-    if name in recipe_names():
+def _check(kind: StoredKind, name: str, content: Any) -> None:
+    if is_recipe(kind, name):
         raise ProblemError(
             INVALID,
             f"{name!r} is the name of a recipe, which comes with the server; choose another name",
             "name",
         )
-    refuse_name(content, "/map", "send the content of a map file: an object, or text of several lines")  # fmt: skip
-    with for_field("/map"):
-        check_arguments(map=content)
-
-
-_CHECKS: dict[str, Callable[[str, Any], None]] = {LAYOUT.noun: _check_layout, MAP.noun: _check_map}
+    if kind is MAP:
+        remedy = "send the content of a map file: an object, or text of several lines"
+        refuse_name(content, "/map", remedy)
+    with for_field(f"/{kind.noun}"):
+        check_arguments(**{kind.noun: content})
 
 
 def find(serving: Services, kind: StoredKind, name: str) -> StoredVersion:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -64,7 +64,10 @@ def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: fl
     try:
         there = scheduling.roots.ask(when.directory, lambda: step_folders(directory, when))
         covered = covered_steps(there, when)
-        new = _new(scheduling, stored, covered.keys())
+        unknown = covered.keys() - schedule_runs.known_steps(scheduling.database, stored.name)
+        if unknown:
+            unknown -= forgotten(scheduling.database, stored.name, unknown)
+        new = sorted(unknown)
         if new:
             scheduling.forget_old_runs(stored, there.keys())
             new = _not_passed(scheduling, stored, new)
@@ -113,14 +116,6 @@ def _to_convert(
         if step is None:
             return
         yield step
-
-
-def _new(scheduling: Scheduling, stored: StoredSchedule, steps: Collection[int]) -> list[int]:
-    """Steps without a run, recorded or forgotten; oldest first."""
-    unknown = set(steps) - schedule_runs.known_steps(scheduling.database, stored.name)
-    if not unknown:
-        return []
-    return sorted(unknown - forgotten(scheduling.database, stored.name, unknown))
 
 
 def _not_passed(scheduling: Scheduling, stored: StoredSchedule, new: list[int]) -> list[int]:

@@ -231,11 +231,10 @@ def _each_alone(
     db: sa.Engine, submissions: Sequence[Submission], queued_at_most: int
 ) -> list[Made | Exception]:
     """Records one at a time, so that a problem of one submission affects no other."""
-    return [_alone(db, one, queued_at_most) for one in submissions]
-
-
-def _alone(db: sa.Engine, submission: Submission, queued_at_most: int) -> Made | Exception:
-    try:
-        return create_once(db, submission, queued_at_most)
-    except Exception as error:  # noqa: BLE001 - raised in the requesting task
-        return error
+    outcomes: list[Made | Exception] = []
+    for one in submissions:
+        try:
+            outcomes.append(create_once(db, one, queued_at_most))
+        except Exception as error:  # noqa: BLE001 - raised in the requesting task
+            outcomes.append(error)
+    return outcomes
