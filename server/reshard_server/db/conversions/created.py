@@ -74,7 +74,7 @@ def create_once(
     if isinstance(before, ProblemError):
         raise before
     if before is not None:
-        return before, False
+        return before
     forget_keys(db)  # the key is too old to be remembered, but its row still exists
     return create_all(db, [submission], queued_at_most)[0], True
 
@@ -113,9 +113,7 @@ def create_all(
     return made
 
 
-def known(
-    db: sa.Engine, submissions: Sequence[Submission]
-) -> list[Conversion | ProblemError | None]:
+def known(db: sa.Engine, submissions: Sequence[Submission]) -> list[Made | ProblemError | None]:
     """The earlier conversion of each submission, the problem that its key was used otherwise, or None if it is new."""
     keys = [(one.token, one.key) for one in submissions if one.key]
     query = sa.select(IDEMPOTENCY).where(
@@ -129,11 +127,12 @@ def known(
 
 def _earlier(
     submission: Submission, row: sa.Row[Any] | None, conversions: Mapping[str, Conversion]
-) -> Conversion | ProblemError | None:
+) -> Made | ProblemError | None:
     if row is None:
         return None
     if row.request_hash == submission.hash:
-        return conversions.get(row.conversion)
+        earlier = conversions.get(row.conversion)
+        return None if earlier is None else (earlier, False)
     return ProblemError(
         KEY_REUSED,
         f"the Idempotency-Key {submission.key!r} was sent before with another request, which made the conversion "
@@ -217,14 +216,7 @@ def _record_batch(
     new = [one for one, earlier in zip(submissions, before, strict=True) if earlier is None]
     record = _record_batch if 0 < len(new) < len(submissions) else _each_alone
     made = iter(record(db, new, queued_at_most))
-    return [
-        next(made)
-        if earlier is None
-        else earlier
-        if isinstance(earlier, ProblemError)
-        else (earlier, False)
-        for earlier in before
-    ]
+    return [earlier or next(made) for earlier in before]
 
 
 def _each_alone(
