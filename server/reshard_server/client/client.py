@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -145,46 +145,45 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Conversions:
-    """The server's conversions."""
+class _Jobs:
+    """The listing of jobs of one kind."""
 
     transport: Transport
+
+    _url: ClassVar[str]
+
+    def list(self, **query: Any) -> ConversionPage:
+        """A page, newest first; takes ``state``, ``source``, ``label``, ``page_size``, ``page_token``, ..."""
+        return self.transport.model(ConversionPage, "GET", self._url, params=query)
+
+    def each(self, **query: Any) -> Iterator[Conversion]:
+        """All that ``list`` would list, page after page."""
+        return self.transport.each(ConversionPage, self._url, query, "conversions")
+
+
+class Conversions(_Jobs):
+    """The server's conversions."""
+
+    _url = URL
 
     def get(self, conversion: str) -> ConversionHandle:
         """The conversion with this id."""
         found = self.transport.model(Conversion, "GET", path_of(conversion))
         return ConversionHandle(self.transport, found)
 
-    def list(self, **query: Any) -> ConversionPage:
-        """A page, newest first; takes ``state``, ``source``, ``label``, ``page_size``, ``page_token``, ..."""
-        return self.transport.model(ConversionPage, "GET", URL, params=query)
-
-    def each(self, **query: Any) -> Iterator[Conversion]:
-        """Every conversion that ``list`` would list, page after page."""
-        return self.transport.each(ConversionPage, URL, query, "conversions")
-
     def delete(self, conversion: str) -> None:
         """Deletes the record of an ended conversion; its outputs stay."""
         self.transport.ask("DELETE", path_of(conversion))
 
 
-@dataclass(frozen=True)
-class Deltas:
+class Deltas(_Jobs):
     """The server's deltas. Other operations on a delta are those of its conversion, which has the same id."""
 
-    transport: Transport
+    _url = DELTAS_URL
 
     def get(self, delta: str) -> DeltaHandle:
         """The delta with this id."""
         return DeltaHandle(self.transport, self.transport.model(Conversion, "GET", path_of(delta)))
-
-    def list(self, **query: Any) -> ConversionPage:
-        """A page, newest first; takes the arguments of ``conversions.list``."""
-        return self.transport.model(ConversionPage, "GET", DELTAS_URL, params=query)
-
-    def each(self, **query: Any) -> Iterator[Conversion]:
-        """Every delta that ``list`` would list, page after page."""
-        return self.transport.each(ConversionPage, DELTAS_URL, query, "conversions")
 
 
 def _checked(url: str) -> str:
