@@ -50,8 +50,8 @@ PUBLIC_MODULES = (
     "reshard.storage.targets", "reshard.streaming.tensor_stream", "reshard.verification.reports",
 )  # fmt: skip
 SERVER_ORDER = (
-    "serve", "app", "refuse_before_body", "pages", "api", "middleware", "resources", "services", "schedules", "queries", "jobs",
-    "worker", "observability", "auth", "db", "drain", "schemas settings", "errors host_clock",
+    "serve", "app", "refuse_before_body", "pages", "api", "middleware", "resources", "services", "schedules", "jobs",
+    "worker", "observability", "auth", "db", "schemas settings", "errors host_clock",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.
 CLIENT_MAY = (

@@ -46,13 +46,11 @@ SERVICE = {
     "resources": "what routes and pages share",
     "services": "what every route works with",
     "schedules": "by the clock, and of each new step",
-    "queries": "inspect, plan, verify, browse",
-    "jobs": "conversions, from accepted to ended",
+    "jobs": "conversions and questions, from accepted to ended",
     "worker": "the child process that converts",
     "observability": "logs, metrics, the audit log",
     "auth": "tokens, sessions, paths, rates",
     "db": "SQLite or PostgreSQL, migrations",
-    "drain": "ending a server without losing work",
     "server_process": "its process",
     "schemas": "documents of the API",
     "settings": "flags, file, environment",
@@ -66,10 +64,10 @@ COLOURS = {
     ]: "cli demo rules api checkpoint serve app server_process refuse_before_body pages middleware resources",
     DEVICES[
         1
-    ]: "conversion saving restoring streaming verification inspection executors services schedules queries jobs",
+    ]: "conversion saving restoring streaming verification inspection executors services schedules jobs",
     DEVICES[3]: "engine maps planning worker",
     DEVICES[2]: "formats storage db",
-    DEVICES[5]: "variables options arguments layout patterns observability auth drain",
+    DEVICES[5]: "variables options arguments layout patterns observability auth",
 }
 """Rooms of one kind have one colour: entrances, use cases, what works, what stores, what describes; the others are ground."""
 

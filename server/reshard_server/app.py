@@ -6,18 +6,16 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 
 from reshard.errors import ReshardError
 from reshard_server.api import checkpoints, conversions, operation, schedules, stored, tensors
 from reshard_server.api.openapi.description import describe
+from reshard_server.auth.limits import Drain
 from reshard_server.auth.proxies import Forwarded, Proxies
-from reshard_server.drain import Drain
 from reshard_server.errors.error_handlers import add_refusals
 from reshard_server.middleware.authenticate import Authenticate
 from reshard_server.middleware.body_limits import BodyLimits
-from reshard_server.middleware.http_protocol import CloseUnlessBodyRead, OriginForm
-from reshard_server.middleware.read_requests import ReadRequests
+from reshard_server.middleware.http_protocol import CloseUnlessBodyRead, OriginForm, ReadRequests
 from reshard_server.middleware.request_log import RequestLog
 from reshard_server.observability.metrics import Metrics
 from reshard_server.pages import (
@@ -84,7 +82,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=lambda route: route.name,
     )
     app.state.drain = drain
     app.state.refused = None
@@ -109,7 +107,3 @@ def prepare_routes(app: FastAPI) -> None:
     nowhere = {"type": "http", "method": "GET", "path": "/:", "root_path": "", "headers": []}
     for route in app.routes:
         route.matches(dict(nowhere))
-
-
-def _operation_id(route: APIRoute) -> str:
-    return route.name

@@ -7,6 +7,7 @@ for ``100 Continue`` (``Expect: 100-continue``), these checks run first.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from anyio.to_thread import run_sync
@@ -14,14 +15,14 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.routing import Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from reshard_server.api.caller import NeedsScope, looked_up
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.error_handlers import refuse, routes_of
 from reshard_server.errors.problems import ProblemError
 from reshard_server.middleware.body_limits import check_announced, check_head
-from reshard_server.middleware.http_protocol import waits_with_body
+from reshard_server.middleware.http_protocol import HttpMiddleware, waits_with_body
 from reshard_server.pages.visitor import (
     address_bucket,
     changer,
@@ -36,15 +37,14 @@ from reshard_server.services import Services
 from reshard_server.settings import Settings
 
 
-class RefuseBeforeBody:
+@dataclass(eq=False)
+class RefuseBeforeBody(HttpMiddleware):
     """Runs these checks for requests with ``Expect: 100-continue``."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self.app = app
-        self.settings = settings
+    settings: Settings
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not waits_with_body(scope):
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not waits_with_body(scope):
             await self.app(scope, receive, send)
             return
         request = Request(scope)

@@ -19,11 +19,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from reshard.errors import ReshardError
-from reshard.storage.location import Location
 from reshard_server.app import create_app
+from reshard_server.auth.limits import Drain
 from reshard_server.auth.tokens import load_tokens
 from reshard_server.db.database import open_migrated, shown, state_locked
-from reshard_server.drain import Drain
 from reshard_server.middleware.http_protocol import protocol_of
 from reshard_server.observability.logs import set_up_audit, set_up_logs
 from reshard_server.settings import Settings, unknown_variables
@@ -67,36 +66,24 @@ def _check(settings: Settings) -> None:
     for name, place in settings.roots.items():
         path = place.local
         if path is None:
-            _check_bucket(name, place)
+            try:  # sends no request to the cloud: one that is down must not keep the other roots from being served
+                place.open().close()
+            except ReshardError as error:
+                raise ReshardError(f"the root {name!r} cannot be used: {error}") from error
             continue
         if not path.is_dir():
             raise ReshardError(
                 f"the root {name!r} is {str(path)!r}, which is not a folder; create it, or correct the path"
             )
-        if settings.audit_log and settings.audit_log.resolve().is_relative_to(path.resolve()):
-            raise ReshardError(
-                f"the audit log {str(settings.audit_log.absolute())!r} is in the root {name!r}, where clients may read and "
-                "write; name a file elsewhere"
-            )
-        if settings.buckets and settings.buckets.resolve().is_relative_to(path.resolve()):
-            raise ReshardError(
-                f"the file with the settings of buckets {str(settings.buckets.absolute())!r} is in the root {name!r}, where "
-                "clients may read and write; name a file elsewhere"
-            )
-        if settings.state.resolve().is_relative_to(path.resolve()):
-            raise ReshardError(
-                f"the state folder {str(settings.state.absolute())!r} is in the root {name!r}, where clients may read "
-                "and write; name a folder elsewhere with --state"
-            )
-
-
-def _check_bucket(name: str, place: Location) -> None:
-    """Raises ReshardError for settings of a bucket that cannot work. Sends no request to the cloud: one that is down must
-    not keep the other roots from being served."""
-    try:
-        place.open().close()
-    except ReshardError as error:
-        raise ReshardError(f"the root {name!r} cannot be used: {error}") from error
+        for what, private, remedy in (
+            ("audit log", settings.audit_log, "a file elsewhere"),
+            ("file with the settings of buckets", settings.buckets, "a file elsewhere"),
+            ("state folder", settings.state, "a folder elsewhere with --state"),
+        ):
+            if private and private.resolve().is_relative_to(path.resolve()):
+                raise ReshardError(
+                    f"the {what} {str(private.absolute())!r} is in the root {name!r}, where clients may read and write; name {remedy}"
+                )
 
 
 def announcement(settings: Settings, address: str) -> str:

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
 from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 
 from reshard import check_arguments
-from reshard_server.auth.limits import RateLimits, Slots, Streams
-from reshard_server.auth.reload_tokens import TokenReloader
+from reshard_server.auth.limits import Drain, RateLimits, Slots, Streams
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.sessions import Sessions
-from reshard_server.auth.tokens import Tokens, load_tokens
+from reshard_server.auth.tokens import TokenReloader, Tokens, load_tokens
 from reshard_server.db.clock import clock_of
 from reshard_server.db.connections import Listener
 from reshard_server.db.conversions.conversions import Feed
 from reshard_server.db.conversions.created import BatchRecorder
 from reshard_server.db.database import open_database, state_locked
-from reshard_server.drain import Drain
+from reshard_server.jobs.ask import Questions
 from reshard_server.jobs.queue import JobQueue
 from reshard_server.observability.logs import audit
 from reshard_server.observability.metrics import Metrics
-from reshard_server.queries.ask import Questions
 from reshard_server.schedules.loop import ScheduleLoop
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.settings import Settings
 from reshard_server.worker.children import Children
 from reshard_server.worker.wording import RootNames
+
+T = TypeVar("T")
 
 CHECKERS = 4
 """Threads that check the paths of new conversions; if a storage hangs, only they hang."""
@@ -83,6 +85,11 @@ class Services:
     recorder: BatchRecorder
     names: RootNames
 
+    async def find(self, call: Callable[..., T], *arguments: Any, **more: Any) -> T:
+        """The result of a call with these services, in one of the threads that look for checkpoints."""
+        asked = partial(call, self, *arguments, **more)
+        return await run_sync(asked, limiter=self.finders)
+
 
 @contextmanager
 def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterator[Services]:
@@ -117,7 +124,12 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
         metrics.watch(database, streams)
         lookers = CapacityLimiter(LOOKERS)
         sessions = Sessions(database, tokens, settings.session_hours * 3600, clock_of(database).now)
-        reloading = TokenReloader(settings, tokens, sessions.end_of_hash, _audit_tokens)
+        reloading = TokenReloader(
+            settings,
+            tokens,
+            sessions.end_of_hash,
+            lambda words: audit("tokens", caller=None, detail=words),
+        )
         reloading.launch()
         opened.callback(reloading.close)
         yield Services(
@@ -142,10 +154,6 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
             BatchRecorder(database, settings.queued_per_token, lookers),
             names,
         )
-
-
-def _audit_tokens(words: str) -> None:
-    audit("tokens", caller=None, detail=words)
 
 
 def _slots(settings: Settings, kind: Literal["looks", "reads", "streams"]) -> Slots:

@@ -197,9 +197,7 @@ class Settings(BaseSettings):
     )
     attempts: int = Field(5, ge=1, description="Attempts for a conversion whose process dies.")
     keep_days: int = Field(
-        90,
-        ge=0,
-        description="Days after which records of ended conversions are deleted; 0: never.",
+        90, ge=0, description="Days after which records of ended conversions are deleted; 0: never."
     )
     keep_runs: int = Field(
         1000, ge=0, description="Runs that the history of each schedule keeps; 0: all."

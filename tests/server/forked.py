@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from reshard_server.worker import child, children, convert, template
-from reshard_server.worker.parent import die_with_parent
+from reshard_server.worker.child import die_with_parent
 
 from reshard import Progress
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from reshard_server.pages import checkpoint_pages, new_conversion
-from reshard_server.queries import browse
+from reshard_server.resources import browse
 
 SECONDS = 60.0
 

@@ -19,10 +19,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from reshard_server.api.caller import token_name
-from reshard_server.auth.limits import OpenStream
+from reshard_server.auth.limits import GiveBack
 from reshard_server.errors.problems import CLIENT_GONE, INVALID, ProblemError
+from reshard_server.jobs.ask import TICK_SECONDS, Answered, Progressed, Question
 from reshard_server.middleware.body_limits import ParsedBodyRoute
-from reshard_server.queries.ask import TICK_SECONDS, Answered, Progressed, Question
 from reshard_server.schemas.base import FIELDS_TEXT, LONGEST_FIELDS, MEANT
 from reshard_server.services import Services
 
@@ -32,20 +32,26 @@ SILENCE_SECONDS = 15.0
 STILL_HERE = ": still here\n\n"
 
 
-class EventStream(StreamingResponse):
-    """A stream of events; it counts as open until it ends, however it ends."""
+class CountedStream(StreamingResponse):
+    """A stream that counts as open until it ends, however it ends; then ``give_back`` is called."""
 
-    media_type = "text/event-stream"
-
-    def __init__(self, events: AsyncIterator[str], stream: OpenStream) -> None:
-        super().__init__(events, headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"})
-        self.stream = stream
+    give_back: GiveBack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self.stream.give_back()
+            self.give_back()
+
+
+class EventStream(CountedStream):
+    """A stream of events."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[str], give_back: GiveBack) -> None:
+        super().__init__(events, headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"})
+        self.give_back = give_back
 
 
 EVENTS: dict[str, Any] = {
@@ -182,7 +188,9 @@ def narrowed(value: Any, mask: Mask | None) -> Any:
 def parsed(text: str) -> Mask | None:
     """Parses a mask. Raises ProblemError for other text."""
     paths = [path.strip() for path in text.split(",")]
-    if len(text) > LONGEST_FIELDS or not all(map(_is_path, paths)):
+    if len(text) > LONGEST_FIELDS or not all(
+        all(names) and len(names) <= DEEPEST for names in (path.split(".") for path in paths)
+    ):
         raise _refused(
             f"expected names of members, separated by commas, such as 'id,state', found {text[:60]!r}"
         )
@@ -192,11 +200,6 @@ def parsed(text: str) -> Mask | None:
     for path in paths:
         _add(mask, path.split("."))
     return mask
-
-
-def _is_path(path: str) -> bool:
-    names = path.split(".")
-    return all(names) and len(names) <= DEEPEST
 
 
 def _add(mask: dict[str, Any], names: list[str]) -> None:

@@ -31,8 +31,7 @@ Serving = Annotated[Services, Depends(services)]
 
 
 async def _caller(
-    request: Request,
-    _: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)],
+    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
 ) -> Caller:
     """The caller that ``middleware.authenticate`` admitted."""
     caller: Caller = request.state.caller

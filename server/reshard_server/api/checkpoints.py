@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Query, Request, Response
 
 from reshard_server.api.answers import EVENTS, MaskedRoute, answered, answered_or_watched
@@ -67,9 +65,7 @@ async def list_checkpoints(
     Links and hidden folders are skipped. In a tree with many other folders a page may be short or empty: continue as
     long as there is a ``next_page_token``.
     """
-    return await run_sync(
-        questions.checkpoints_below, serving, caller, query, limiter=serving.finders
-    )
+    return await serving.find(questions.checkpoints_below, caller, query)
 
 
 @ROUTER.get(":versions", response_model=VERSIONS, responses=problems(*_UNUSABLE))
@@ -80,9 +76,7 @@ async def list_versions(
 
     Of one delta it also lists the tensors that it changes, with the bytes of their payloads.
     """
-    question = await run_sync(
-        questions.versions, serving, caller, query.checkpoint, limiter=serving.finders
-    )
+    question = await serving.find(questions.versions, caller, query.checkpoint)
     return await answered(request, serving, question)
 
 
@@ -95,12 +89,8 @@ async def inspect_checkpoint(
 ) -> Response:
     """Returns a checkpoint's contents: names, shapes, dtypes, chunks, layouts, bytes. Reads metadata only."""
     body = await choose_step(serving.finders, serving.roots, caller, body)
-    question = await run_sync(
-        partial(questions.inspection, unlisted=body.unlisted),
-        serving,
-        caller,
-        body.checkpoint,
-        limiter=serving.finders,
+    question = await serving.find(
+        questions.inspection, caller, body.checkpoint, unlisted=body.unlisted
     )
     return await answered(request, serving, question)
 
@@ -191,5 +181,5 @@ async def make_plan(
     value that works. Needs a token that may write to the target's root, as the conversion does. For several targets the
     answer has the plan of each, and the bytes that are read for all of them.
     """
-    question = await run_sync(questions.plan, serving, caller, body, limiter=serving.finders)
+    question = await serving.find(questions.plan, caller, body)
     return await answered(request, serving, question)

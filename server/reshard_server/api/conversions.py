@@ -35,10 +35,10 @@ from reshard_server.api.openapi.examples import (
     conversion_response,
     delta_response,
 )
+from reshard_server.auth.limits import RETRY_AFTER
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters, Watcher
-from reshard_server.drain import RETRY_AFTER
 from reshard_server.errors.problems import (
     BAD_LAYOUT,
     BAD_PLAN,
@@ -127,16 +127,15 @@ async def list_conversions(
     query: Annotated[ConversionQuery, Query()], serving: Serving, caller: Reading
 ) -> ConversionPage:
     """Lists this token's conversions and deltas, newest first; an admin sees those of all tokens."""
-    filters = filters_of(query, caller)
-    return await looked_up(
-        serving, conversions.page, serving.database, filters, query.page_size, query.page_token
-    )
+    return await _page(serving, caller, query)
 
 
-def filters_of(query: ConversionQuery, caller: Caller, is_delta: bool | None = None) -> Filters:
-    """The filters of a listing; ``is_delta`` as of ``Filters``."""
+async def _page(
+    serving: Services, caller: Caller, query: ConversionQuery, is_delta: bool | None = None
+) -> ConversionPage:
+    """A page of a listing; ``is_delta`` as of ``Filters``."""
     labels = (label.partition("=") for label in query.label)
-    return Filters(
+    filters = Filters(
         token=listed_token(caller),
         states=tuple(query.state),
         source=query.source,
@@ -145,6 +144,9 @@ def filters_of(query: ConversionQuery, caller: Caller, is_delta: bool | None = N
         created_after=query.created_after.timestamp() if query.created_after else None,
         created_before=query.created_before.timestamp() if query.created_before else None,
         is_delta=is_delta,
+    )
+    return await looked_up(
+        serving, conversions.page, serving.database, filters, query.page_size, query.page_token
     )
 
 
@@ -243,10 +245,7 @@ async def list_deltas(
     query: Annotated[ConversionQuery, Query()], serving: Serving, caller: Reading
 ) -> ConversionPage:
     """Lists this token's deltas, newest first, as conversions; an admin sees those of all tokens."""
-    filters = filters_of(query, caller, is_delta=True)
-    return await looked_up(
-        serving, conversions.page, serving.database, filters, query.page_size, query.page_token
-    )
+    return await _page(serving, caller, query, is_delta=True)
 
 
 EVENTS_ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"], route_class=MaskedRoute)
@@ -267,7 +266,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
                     "description": "Events `conversion`, `end` and `draining`; `id` is the conversion's revision, and `data` a Conversion as "
                     "JSON.",
                     MEANT: {"$ref": "#/components/schemas/Conversion"},
-                },
+                }
             }
         },
     },

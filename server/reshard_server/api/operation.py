@@ -15,7 +15,6 @@ from reshard_server.api.openapi.description import problems
 from reshard_server.errors.error_handlers import no_records
 from reshard_server.errors.problems import UNAVAILABLE, ProblemError
 from reshard_server.host_clock import host_seconds
-from reshard_server.services import Services
 
 ROUTER = APIRouter(tags=["operation"])
 
@@ -48,17 +47,13 @@ async def get_readiness(serving: Serving) -> Health:
         raise no_records(refused)
     if host_seconds() > serving.queue.lease_ends:
         raise _unready("the database confirms no heartbeat")
-    with move_on_after(ANSWER_SECONDS):
-        await _ask(serving)
-        return Health()
-    raise _unready(f"the database gave no answer within {ANSWER_SECONDS:g} s")
-
-
-async def _ask(serving: Services) -> None:
     try:
-        await run_sync(_ping, serving.database, abandon_on_cancel=True, limiter=serving.pingers)
+        with move_on_after(ANSWER_SECONDS):
+            await run_sync(_ping, serving.database, abandon_on_cancel=True, limiter=serving.pingers)
+            return Health()
     except sa.exc.SQLAlchemyError as error:
         raise _unready("the database does not answer") from error
+    raise _unready(f"the database gave no answer within {ANSWER_SECONDS:g} s")
 
 
 def _ping(db: sa.Engine) -> None:

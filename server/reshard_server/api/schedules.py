@@ -9,12 +9,7 @@ from fastapi import APIRouter, Body, Depends, Header, Query, Response
 from reshard_server.api.answers import MaskedRoute
 from reshard_server.api.caller import Converting, Reading, Serving
 from reshard_server.api.openapi.description import problems
-from reshard_server.api.openapi.examples import (
-    BODIES,
-    RUN_NOW,
-    run_response,
-    schedule_response,
-)
+from reshard_server.api.openapi.examples import BODIES, RUN_NOW, run_response, schedule_response
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import (
@@ -45,8 +40,7 @@ from reshard_server.services import Services
 ROUTER = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=MaskedRoute)
 
 IfMatch = Annotated[
-    str | None,
-    Header(description="ETags, or *; only if the schedule is in one of these states."),
+    str | None, Header(description="ETags, or *; only if the schedule is in one of these states.")
 ]
 IfNoneMatch = Annotated[
     str | None,

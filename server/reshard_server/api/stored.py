@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from fastapi.openapi.models import Example
 
@@ -31,6 +30,7 @@ from reshard_server.errors.problems import (
     UNAVAILABLE,
 )
 from reshard_server.resources import questions, stored
+from reshard_server.resources.resource import names_tag
 from reshard_server.resources.stored import VERSION_PATTERN, Expectation
 from reshard_server.schemas.base import Answer, Name, Page, PrefixQuery, RequestDocument
 from reshard_server.schemas.stored import (
@@ -56,8 +56,7 @@ IfMatch = Annotated[
     ),
 ]
 IfNoneMatch = Annotated[
-    str | None,
-    Header(description="Only if it has none of these ETags; * if it does not exist."),
+    str | None, Header(description="Only if it has none of these ETags; * if it does not exist.")
 ]
 
 
@@ -198,7 +197,7 @@ def _endpoints(documents: StoredDocuments) -> tuple[Callable[..., Any], ...]:
     ) -> Version | Response:
         found = stored.find(serving, kind, name)
         tag = stored.tag_of(found) or ""
-        if stored.is_known(if_none_match, found):
+        if names_tag(if_none_match or "", tag):
             return Response(status_code=304, headers={"ETag": tag})
         response.headers["ETag"] = tag
         return documents.version.of(found)
@@ -258,5 +257,5 @@ async def preview_layout(
     Reads metadata only. Rules that match nothing become warnings; a layout that does not fit is refused, as for a
     conversion.
     """
-    question = await run_sync(questions.preview, serving, caller, body, limiter=serving.finders)
+    question = await serving.find(questions.preview, caller, body)
     return await answered(request, serving, question)

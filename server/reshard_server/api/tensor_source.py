@@ -252,14 +252,6 @@ def with_client_paths(serving: Services, checkpoint: str) -> Iterator[None]:
     """Problems that are raised within name roots, never folders of this host."""
     try:
         yield
-    except ReshardError as error:
-        raise _renamed(serving, checkpoint, problem_of(error)) from error
-    except ProblemError as problem:
-        raise _renamed(serving, checkpoint, problem) from problem
-
-
-def _renamed(serving: Services, checkpoint: str, problem: ProblemError) -> ProblemError:
-    names = serving.names.only(checkpoint)
-    problem.detail = names.text(problem.detail)
-    problem.remedy = problem.remedy and names.text(problem.remedy)
-    return problem
+    except (ReshardError, ProblemError) as error:
+        problem = problem_of(error) if isinstance(error, ReshardError) else error
+        raise problem.renamed(serving.names.only(checkpoint).text) from error

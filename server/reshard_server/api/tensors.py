@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Query
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Send
 
 from reshard.errors import ReshardError
 from reshard.identity.identity_file import how_to_record, render_identity
-from reshard_server.api.answers import MaskedRoute
+from reshard_server.api.answers import CountedStream, MaskedRoute
 from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.tensor_source import (
@@ -27,7 +26,7 @@ from reshard_server.api.tensor_source import (
     slice_problem,
     with_client_paths,
 )
-from reshard_server.auth.limits import OpenStream
+from reshard_server.auth.limits import GiveBack
 from reshard_server.auth.root_paths import OPEN_SECONDS
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import (
@@ -44,6 +43,7 @@ from reshard_server.errors.problems import (
     UNAVAILABLE,
     ProblemError,
 )
+from reshard_server.resources.resource import names_tag
 from reshard_server.schemas.checkpoint import (
     IdentityQuery,
     ProofQuery,
@@ -56,8 +56,8 @@ from reshard_server.services import Services
 LOG = logging.getLogger(__name__)
 
 
-class ByteStream(StreamingResponse):
-    """A stream of bytes; it counts as open until it ends, however it ends.
+class ByteStream(CountedStream):
+    """A stream of bytes.
 
     After a read error the connection is closed before ``Content-Length`` bytes were sent, so no client takes the bytes
     for complete. The same happens if the client reads nothing for long (``middleware.http_protocol``).
@@ -66,20 +66,18 @@ class ByteStream(StreamingResponse):
     media_type = "application/octet-stream"
 
     def __init__(
-        self, pieces: Iterator[bytes], stream: OpenStream, status: int, headers: Mapping[str, str]
+        self, pieces: Iterator[bytes], give_back: GiveBack, status: int, headers: Mapping[str, str]
     ) -> None:
         super().__init__(_read_in_threads(pieces), status, headers)
         self.pieces = pieces
-        self.stream = stream
+        self._give_back = give_back
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self.stream.give_back()
-            close = getattr(self.pieces, "close", None)
-            if close is not None:
-                close()
+    def give_back(self) -> None:
+        """Ends the count, and closes the source."""
+        self._give_back()
+        close = getattr(self.pieces, "close", None)
+        if close is not None:
+            close()
 
     async def stream_response(self, send: Send) -> None:
         head = {"type": "http.response.start", "status": self.status_code}
@@ -152,12 +150,6 @@ def _bounds(first: str | None, last: str | None, total: int) -> tuple[int, int] 
     return None if int(last) < int(first) else (int(first), min(int(last) + 1, total))
 
 
-def is_known(if_none_match: str | None, tag: str) -> bool:
-    """True if the client's tags name this state; weak comparison, as for any GET."""
-    given = [known.strip() for known in (if_none_match or "").split(",")]
-    return "*" in given or tag in (known.removeprefix("W/") for known in given)
-
-
 ROUTER = APIRouter(prefix="/v1/tensors", tags=["tensors"])
 
 Wanted = Annotated[TensorQuery, Query()]
@@ -224,20 +216,18 @@ async def get_tensor(
     ``Content-Length`` bytes were sent.
     """
     serving.drain.refuse_new()
-    source = await run_sync(open_source, serving, caller, query, limiter=serving.finders)
-    if is_known(if_none_match, source.tag):
+    source = await serving.find(open_source, caller, query)
+    if names_tag(if_none_match or "", source.tag):
         return Response(status_code=304, headers={"ETag": source.tag})
     requested = byte_range(range, if_range, source.tag, source.stored.nbytes)
-    stream = serving.streams.take(caller.name)
+    give_back = serving.streams.take(caller.name)
     try:
-        pieces = await run_sync(
-            _started, serving, source, requested, query.checkpoint, limiter=serving.finders
-        )
+        pieces = await serving.find(_started, source, requested, query.checkpoint)
     except BaseException:
-        stream.give_back()
+        give_back()
         raise
     headers = _headers(source, requested)
-    return ByteStream(pieces, stream, 206 if requested.is_part else 200, headers)
+    return ByteStream(pieces, give_back, 206 if requested.is_part else 200, headers)
 
 
 @ROUTER.head(
@@ -250,8 +240,8 @@ async def head_tensor(
     query: Wanted, serving: Serving, caller: Reading, if_none_match: IfNoneMatch = None
 ) -> Response:
     """Returns the headers of the same GET: size, shape and dtype. Reads metadata only."""
-    source = await run_sync(open_source, serving, caller, query, limiter=serving.finders)
-    if is_known(if_none_match, source.tag):
+    source = await serving.find(open_source, caller, query)
+    if names_tag(if_none_match or "", source.tag):
         return Response(status_code=304, headers={"ETag": source.tag})
     whole = ByteRange(0, source.stored.nbytes, source.stored.nbytes, is_part=False)
     headers = _headers(source, whole)
@@ -292,7 +282,7 @@ async def get_identity(
 
     It is what the checkpoint says of itself. Compare its root with one that you trust.
     """
-    content = await run_sync(_identity, serving, caller, query, limiter=serving.finders)
+    content = await serving.find(_identity, caller, query)
     return Response(content, media_type="application/json")
 
 
@@ -306,11 +296,11 @@ async def get_proof(
     identity has no proof; the problem names the smallest slice that holds it and has one.
     """
     serving.drain.refuse_new()
-    stream = serving.streams.take(caller.name)
+    give_back = serving.streams.take(caller.name)
     try:
-        return await run_sync(_proof, serving, caller, query, limiter=serving.finders)
+        return await serving.find(_proof, caller, query)
     finally:
-        stream.give_back()
+        give_back()
 
 
 def _identity(serving: Services, caller: Caller, query: IdentityQuery) -> bytes:

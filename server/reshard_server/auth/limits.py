@@ -1,4 +1,4 @@
-"""Limits of each caller: requests per minute, and slots for long work.
+"""Limits of each caller, requests per minute and slots for long work; and the end of the server, from which it takes no new work.
 
 The rate is that of a token bucket, which fills steadily. Slots have a limit for the server, and a lower one for each
 token.
@@ -13,8 +13,9 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from reshard_server.errors.problems import TOO_MANY, ProblemError
+from reshard_server.errors.problems import TOO_MANY, UNAVAILABLE, ProblemError
 
 MOST_CALLERS = 10_000
 """Callers whose rate is kept; the least recently used one makes room."""
@@ -137,16 +138,8 @@ def too_many(
 REMEDY = "try again later, or poll with If-None-Match"
 
 
-@dataclass(eq=False)
-class OpenStream:
-    """A stream; it counts as open until ``give_back``."""
-
-    slots: Slots
-    token: str
-
-    def give_back(self) -> None:
-        """Ends the count."""
-        self.slots.give_back(self.token)
+GiveBack = Callable[[], None]
+"""Ends the count of an open stream."""
 
 
 class Streams:
@@ -160,8 +153,33 @@ class Streams:
         """The number of open streams."""
         return self._slots.taken
 
-    def take(self, token: str) -> OpenStream:
-        """Opens a stream; ProblemError if a limit is reached."""
+    def take(self, token: str) -> GiveBack:
+        """Opens a stream; it counts as open until the returned function is called. ProblemError if a limit is reached."""
         if not self._slots.take_now(token):
             raise too_many("streams", "streams are open", self._slots, token, REMEDY, 5)
-        return OpenStream(self._slots, token)
+        return partial(self._slots.give_back, token)
+
+
+RETRY_AFTER = "5"
+
+
+@dataclass(eq=False)
+class Drain:
+    """The end of the server, and the number of open requests; used from its event loop.
+
+    Attributes:
+        started: set when a signal ends the server; open streams wait for this, too.
+    """
+
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    open_requests: int = 0
+
+    def refuse_new(self) -> None:
+        """Raises ProblemError if the server is ending."""
+        if self.started.is_set():
+            raise ProblemError(
+                UNAVAILABLE,
+                "this server is ending and accepts no new work; send the request again, to another replica or once it is "
+                "back",
+                headers={"Retry-After": RETRY_AFTER},
+            )

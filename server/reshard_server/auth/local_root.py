@@ -18,6 +18,7 @@ import stat
 import struct
 import unicodedata
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -134,10 +135,9 @@ class LocalRoot:
 
 def _is_prefix(place: Location) -> bool:
     """True if this name is only the prefix of a checkpoint's files."""
-    try:
+    with suppress(ReshardError):  # the folder cannot be looked at
         return is_there(place)
-    except ReshardError:  # the folder cannot be looked at
-        return False
+    return False
 
 
 def _check_snapshot(text: str, path: Path, base: str) -> None:
@@ -166,10 +166,9 @@ def _check_snapshot(text: str, path: Path, base: str) -> None:
 
 
 def _stands_for_files(path: Path) -> bool:
-    try:
+    with suppress(ReshardError):  # opening the checkpoint says why
         return files_of(locate(path)) is not None
-    except ReshardError:  # opening the checkpoint says why
-        return False
+    return False
 
 
 def best_lookup() -> Lookup:

@@ -166,11 +166,7 @@ class Roots:
         below = place.path.removeprefix(self._root(text).place.path).split("/")
         why = reserved((*names, *below))
         if why is not None:
-            raise ProblemError(
-                INVALID,
-                f"{text[:200]!r} {why}; {remedy}",
-                remedy=remedy,
-            )
+            raise ProblemError(INVALID, f"{text[:200]!r} {why}; {remedy}", remedy=remedy)
 
 
 SLOT_SECONDS = 2.0

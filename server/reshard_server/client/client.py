@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -98,19 +98,10 @@ class Client:
             {"target": target} if targets is None else {"targets": [*map(with_layout, targets)]}
         )
         body = {"source": source, **requested, **with_layout(options)}
-        body = _body(body, _REQUEST, "POST /v1/conversions")
-        headers = {IDEMPOTENCY_KEY: idempotency_key or secrets.token_urlsafe(24)}
-        made = self._transport.model(Conversion, "POST", URL, json=body, headers=headers)
-        return ConversionHandle(self._transport, made)
+        return ConversionHandle(self._transport, self._started(URL, body, idempotency_key))
 
     def delta(
-        self,
-        old: str,
-        new: str,
-        target: str,
-        *,
-        idempotency_key: str | None = None,
-        **options: Any,
+        self, old: str, new: str, target: str, *, idempotency_key: str | None = None, **options: Any
     ) -> DeltaHandle:
         """Starts a delta from ``old`` to the result of converting ``new`` to safetensors.
 
@@ -121,10 +112,21 @@ class Client:
                 base_version, or_full, max_memory, labels, ...
         """
         body = {"old": old, "new": new, "target": target, **with_layout(options)}
-        body = _body(body, _DELTA, "POST /v1/deltas")
-        headers = {IDEMPOTENCY_KEY: idempotency_key or secrets.token_urlsafe(24)}
-        made = self._transport.model(Conversion, "POST", DELTAS_URL, json=body, headers=headers)
-        return DeltaHandle(self._transport, made)
+        return DeltaHandle(self._transport, self._started(DELTAS_URL, body, idempotency_key))
+
+    def _started(self, url: str, body: Mapping[str, Any], key: str | None) -> Conversion:
+        """The conversion that a request starts; its model validates it before it is sent."""
+        given = {k: v for k, v in body.items() if v is not None}
+        model = _DELTA if url == DELTAS_URL else _REQUEST
+        try:
+            model.validate_python(given)
+        except ValidationError as error:
+            place, said = mistakes(error.errors())[0]
+            named = place if model is _DELTA else place[1:]  # without the tag of the form
+            where = ".".join(map(str, named)) or "the request"
+            raise ReshardError(f"{where}: {said}; the options are those of POST {url}") from None
+        headers = {IDEMPOTENCY_KEY: key or secrets.token_urlsafe(24)}
+        return self._transport.model(Conversion, "POST", url, json=given, headers=headers)
 
     def close(self) -> None:
         """Closes the connections; the client cannot be used afterwards."""
@@ -143,59 +145,45 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Conversions:
-    """The server's conversions."""
+class _Jobs:
+    """The listing of jobs of one kind."""
 
     transport: Transport
+
+    _url: ClassVar[str]
+
+    def list(self, **query: Any) -> ConversionPage:
+        """A page, newest first; takes ``state``, ``source``, ``label``, ``page_size``, ``page_token``, ..."""
+        return self.transport.model(ConversionPage, "GET", self._url, params=query)
+
+    def each(self, **query: Any) -> Iterator[Conversion]:
+        """All that ``list`` would list, page after page."""
+        return self.transport.each(ConversionPage, self._url, query, "conversions")
+
+
+class Conversions(_Jobs):
+    """The server's conversions."""
+
+    _url = URL
 
     def get(self, conversion: str) -> ConversionHandle:
         """The conversion with this id."""
         found = self.transport.model(Conversion, "GET", path_of(conversion))
         return ConversionHandle(self.transport, found)
 
-    def list(self, **query: Any) -> ConversionPage:
-        """A page, newest first; takes ``state``, ``source``, ``label``, ``page_size``, ``page_token``, ..."""
-        return self.transport.model(ConversionPage, "GET", URL, params=query)
-
-    def each(self, **query: Any) -> Iterator[Conversion]:
-        """Every conversion that ``list`` would list, page after page."""
-        return self.transport.each(ConversionPage, URL, query, "conversions")
-
     def delete(self, conversion: str) -> None:
         """Deletes the record of an ended conversion; its outputs stay."""
         self.transport.ask("DELETE", path_of(conversion))
 
 
-@dataclass(frozen=True)
-class Deltas:
+class Deltas(_Jobs):
     """The server's deltas. Other operations on a delta are those of its conversion, which has the same id."""
 
-    transport: Transport
+    _url = DELTAS_URL
 
     def get(self, delta: str) -> DeltaHandle:
         """The delta with this id."""
         return DeltaHandle(self.transport, self.transport.model(Conversion, "GET", path_of(delta)))
-
-    def list(self, **query: Any) -> ConversionPage:
-        """A page, newest first; takes the arguments of ``conversions.list``."""
-        return self.transport.model(ConversionPage, "GET", DELTAS_URL, params=query)
-
-    def each(self, **query: Any) -> Iterator[Conversion]:
-        """Every delta that ``list`` would list, page after page."""
-        return self.transport.each(ConversionPage, DELTAS_URL, query, "conversions")
-
-
-def _body(given: dict[str, Any], model: TypeAdapter[Any], where_from: str) -> dict[str, Any]:
-    """The request, validated by its model before it is sent."""
-    given = {k: v for k, v in given.items() if v is not None}
-    try:
-        model.validate_python(given)
-    except ValidationError as error:
-        place, said = mistakes(error.errors())[0]
-        named = place if model is _DELTA else place[1:]  # without the tag of the form
-        where = ".".join(map(str, named)) or "the request"
-        raise ReshardError(f"{where}: {said}; the options are those of {where_from}") from None
-    return given
 
 
 def _checked(url: str) -> str:

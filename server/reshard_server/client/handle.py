@@ -171,7 +171,10 @@ class DeltaHandle(JobHandle[DeltaReport | ConversionReport]):
     """A delta on a server; its ``result`` has the report that ``reshard.delta`` returns, or that of the full version in its place."""
 
     def _report(self, document: Mapping[str, Any]) -> DeltaReport | ConversionReport:
-        return delta_report_of(document) if "old" in document else report_of(document)
+        if "old" not in document:
+            return report_of(document)
+        tensors = {one["name"]: one for one in document["tensors"]}  # a list, as all reports here
+        return record_from(DeltaReport, {**document, "tensors": tensors})
 
 
 def _parsed(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
@@ -214,9 +217,3 @@ def _as_progress(state: ProgressState) -> Progress:
 def report_of(document: Mapping[str, Any]) -> ConversionReport:
     """The record of a target's report (docs/reference/json-output.md, convert)."""
     return record_from(ConversionReport, document)
-
-
-def delta_report_of(document: Mapping[str, Any]) -> DeltaReport:
-    """The record of a delta's report (docs/reference/json-output.md, delta), whose tensors are a list."""
-    tensors = {one["name"]: one for one in document["tensors"]}
-    return record_from(DeltaReport, {**document, "tensors": tensors})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -36,12 +36,10 @@ from reshard_server.schemas.stored import (
     LayoutPage,
     ListedLayout,
     ListedMap,
-    ListedVersion,
     MapPage,
     MapVersionPage,
     StoredLayout,
     StoredMap,
-    Version,
     VersionPage,
 )
 
@@ -124,55 +122,63 @@ class Checkpoints:
         )
 
 
-V = TypeVar("V", bound=Version)
-L = TypeVar("L", bound=ListedVersion)
-P = TypeVar("P", LayoutPage, MapPage)
+V = TypeVar("V", Schedule, StoredLayout, StoredMap)
+L = TypeVar("L", Schedule, ListedLayout, ListedMap)
+P = TypeVar("P", SchedulePage, LayoutPage, MapPage)
 W = TypeVar("W", VersionPage, MapVersionPage)
 
 
-class _Stored(Generic[V, L, P, W]):
-    """Contents that are stored by name; every version is kept."""
+@dataclass(frozen=True)
+class _Named(Generic[V, L, P]):
+    """Resources by name."""
 
-    _segment: str
-    _version: type[V]
-    _page: type[P]
-    _versions: type[W]
+    transport: Transport
 
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
+    _segment: ClassVar[str]
+    _version: ClassVar[Any]
+    _page: ClassVar[Any]
 
     def _put(self, name: str, body: Mapping[str, Any]) -> V:
-        return self.transport.model(self._version, "PUT", self._path(name), json=dict(body))
+        made: V = self.transport.model(self._version, "PUT", self._path(name), json=dict(body))
+        return made
 
     def get(self, name: str) -> V:
-        """The newest version, or ``name@version``."""
-        return self.transport.model(self._version, "GET", self._path(name))
+        """The resource; of a layout or a map the newest version, or ``name@version``."""
+        found: V = self.transport.model(self._version, "GET", self._path(name))
+        return found
 
     def list(self, **query: Any) -> P:
-        """A page of the newest versions; takes ``prefix``, ``page_size`` and ``page_token``."""
-        return self.transport.model(self._page, "GET", f"/v1/{self._segment}", params=query)
+        """A page by name, of layouts and maps the newest versions; takes ``page_size`` and ``page_token``, for these also ``prefix``."""
+        found: P = self.transport.model(self._page, "GET", f"/v1/{self._segment}", params=query)
+        return found
 
     def each(self, **query: Any) -> Iterator[L]:
-        """Every name that ``list`` would list, page after page."""
+        """All that ``list`` would list, page after page."""
         return self.transport.each(self._page, f"/v1/{self._segment}", query, self._segment)
+
+    def delete(self, name: str) -> None:
+        """Deletes all versions of a name, or a schedule and its history."""
+        self.transport.ask("DELETE", self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"/v1/{self._segment}/{quote(name, safe='@')}"
+
+
+class _Stored(_Named[V, L, P], Generic[V, L, P, W]):
+    """Contents that are stored by name; every version is kept."""
+
+    _versions: ClassVar[Any]
 
     def versions(self, name: str, **page: Any) -> W:
         """A page of the versions of a name, newest first."""
-        return self.transport.model(
-            self._versions, "GET", f"{self._path(name)}/versions", params=page
-        )
+        path = f"{self._path(name)}/versions"
+        found: W = self.transport.model(self._versions, "GET", path, params=page)
+        return found
 
     def each_version(self, name: str, **page: Any) -> Iterator[L]:
         """Every version of a name, newest first, page after page."""
         path = f"{self._path(name)}/versions"
         return self.transport.each(self._versions, path, page, "versions")
-
-    def delete(self, name: str) -> None:
-        """Deletes all versions."""
-        self.transport.ask("DELETE", self._path(name))
-
-    def _path(self, name: str) -> str:
-        return f"/v1/{self._segment}/{_part(name)}"
 
 
 class Layouts(_Stored[StoredLayout, ListedLayout, LayoutPage, VersionPage]):
@@ -233,58 +239,33 @@ class Plans:
         )
 
 
-@dataclass(frozen=True)
-class Schedules:
+class Schedules(_Named[Schedule, Schedule, SchedulePage]):
     """Conversions at given times, or of each new step."""
 
-    transport: Transport
+    _segment, _version, _page = "schedules", Schedule, SchedulePage
 
     def put(self, name: str, body: ScheduleBody | Mapping[str, Any]) -> Schedule:
         """Stores or replaces a schedule."""
         given = ScheduleBody.model_validate(body).model_dump(mode="json", exclude_unset=True)
-        return self.transport.model(Schedule, "PUT", _schedule(name), json=given)
-
-    def get(self, name: str) -> Schedule:
-        """Returns a schedule."""
-        return self.transport.model(Schedule, "GET", _schedule(name))
-
-    def list(self, **page: Any) -> SchedulePage:
-        """A page of the schedules, by name; takes ``page_size`` and ``page_token``."""
-        return self.transport.model(SchedulePage, "GET", "/v1/schedules", params=page)
-
-    def each(self, **page: Any) -> Iterator[Schedule]:
-        """Every schedule, page after page."""
-        return self.transport.each(SchedulePage, "/v1/schedules", page, "schedules")
-
-    def delete(self, name: str) -> None:
-        """Deletes a schedule and its history."""
-        self.transport.ask("DELETE", _schedule(name))
+        return self._put(name, given)
 
     def pause(self, name: str) -> Schedule:
         """Pauses a schedule until it is resumed."""
-        return self.transport.model(Schedule, "POST", f"{_schedule(name)}:pause")
+        return self.transport.model(Schedule, "POST", f"{self._path(name)}:pause")
 
     def resume(self, name: str) -> Schedule:
         """Resumes a schedule."""
-        return self.transport.model(Schedule, "POST", f"{_schedule(name)}:resume")
+        return self.transport.model(Schedule, "POST", f"{self._path(name)}:resume")
 
     def run(self, name: str, step: int | None = None) -> ScheduleRun:
         """Runs a schedule now."""
         body = {} if step is None else {"step": step}
-        return self.transport.model(ScheduleRun, "POST", f"{_schedule(name)}:run", json=body)
+        return self.transport.model(ScheduleRun, "POST", f"{self._path(name)}:run", json=body)
 
     def runs(self, name: str, **page: Any) -> RunPage:
         """A page of the runs of a schedule, newest first."""
-        return self.transport.model(RunPage, "GET", f"{_schedule(name)}/runs", params=page)
+        return self.transport.model(RunPage, "GET", f"{self._path(name)}/runs", params=page)
 
     def each_run(self, name: str, **page: Any) -> Iterator[ScheduleRun]:
         """Every run of a schedule, newest first, page after page."""
-        return self.transport.each(RunPage, f"{_schedule(name)}/runs", page, "runs")
-
-
-def _schedule(name: str) -> str:
-    return f"/v1/schedules/{_part(name)}"
-
-
-def _part(name: str) -> str:
-    return quote(name, safe="@")
+        return self.transport.each(RunPage, f"{self._path(name)}/runs", page, "runs")

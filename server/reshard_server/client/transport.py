@@ -117,11 +117,7 @@ class Transport:
             raise _invalid(answer, kind, str(error)) from None
 
     def each(
-        self,
-        kind: type[BaseModel],
-        path: str,
-        query: Mapping[str, Any],
-        member: str,
+        self, kind: type[BaseModel], path: str, query: Mapping[str, Any], member: str
     ) -> Iterator[Any]:
         """Everything in a listing, page after page; ``member`` names the elements of a page."""
         token: str | None = ""

@@ -154,8 +154,10 @@ def records_url(settings: Settings) -> sa.URL:
                 "database_password_file is set, but database_url is not; set database_url to a Postgres, or leave "
                 "both out to keep the records in the state folder"
             )
-        return sqlite_url(settings.state / "records.sqlite")
-    url = postgres_url(settings.database_url.get_secret_value())
+        file = settings.state / "records.sqlite"
+        return sa.URL.create("sqlite", database=str(file.absolute()))
+    url = sa.make_url(settings.database_url.get_secret_value())
+    url = url.set(drivername="postgresql+psycopg")
     if settings.database_password_file is None:
         return url
     return url.set(password=_password(settings.database_password_file))
@@ -170,16 +172,6 @@ def _password(file: Path) -> str:
             f"the password file {str(file)!r} (database_password_file) cannot be read: {error}; mount it where this "
             "user may read it, or put the password into database_url"
         ) from error
-
-
-def sqlite_url(path: Path) -> sa.URL:
-    """A SQLite file as a URL."""
-    return sa.URL.create("sqlite", database=str(path.absolute()))
-
-
-def postgres_url(text: str) -> sa.URL:
-    """The URL with the installed driver."""
-    return sa.make_url(text).set(drivername="postgresql+psycopg")
 
 
 def engine_arguments(settings: Settings) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Quotas are checked within the transaction that stores. Two transactions at the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -17,36 +17,26 @@ from reshard_server.settings import Settings
 _S = SCHEDULES.c
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """The settings that limit names and bytes of one kind.
-
-    Attributes:
-        what: ``layout``, ``map`` or ``schedule``.
-    """
-
-    what: str
-    settings: Settings
-
-    def check(self, token: str, everyone: StoredSize, own: StoredSize) -> None:
-        """Raises ProblemError if a quota would be exceeded."""
-        for scope, stored in (("_per_token", own), ("", everyone)):
-            whose = f"by the token {token!r}" if scope else "by all tokens together"
-            self._check(f"{self.what}s{scope}", stored.names, f"{self.what}s", whose)
-            self._check(f"{self.what}_bytes{scope}", stored.bytes, f"bytes of {self.what}s", whose)
-
-    def _check(self, setting: str, number: int, unit: str, whose: str) -> None:
-        most: int = getattr(self.settings, setting)
-        if number > most:
-            raise over(setting, f"{number} {unit} would be stored {whose}", most, self.what)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSize:
+class StoredSize(NamedTuple):
     """The stored names and bytes, including those that are about to be stored."""
 
     names: int
     bytes: int
+
+
+def _check(
+    settings: Settings, what: str, token: str, everyone: StoredSize, own: StoredSize
+) -> None:
+    """Raises ProblemError if a quota of layouts, maps or schedules would be exceeded."""
+    for scope, stored in (("_per_token", own), ("", everyone)):
+        whose = f"by the token {token!r}" if scope else "by all tokens together"
+        for setting, number, unit in (
+            (f"{what}s{scope}", stored.names, f"{what}s"),
+            (f"{what}_bytes{scope}", stored.bytes, f"bytes of {what}s"),
+        ):
+            if number > getattr(settings, setting):
+                would_be = f"{number} {unit} would be stored {whose}"
+                raise over(setting, would_be, getattr(settings, setting), what)
 
 
 def over(setting: str, would_be: str, most: int, what: str) -> ProblemError:
@@ -87,7 +77,7 @@ def check_version(
             connection.execute(query.where(c.token == token)).one(),
         )
     )
-    Quota(noun, settings).check(token, everyone, own)
+    _check(settings, noun, token, everyone, own)
 
 
 def check_schedule(
@@ -102,7 +92,7 @@ def check_schedule(
             connection.execute(query.where(_S.token == token)).one(),
         )
     )
-    Quota("schedule", settings).check(token, everyone, own)
+    _check(settings, "schedule", token, everyone, own)
 
 
 def _counted(value: sa.ColumnElement[int]) -> sa.ColumnElement[int]:

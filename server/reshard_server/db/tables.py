@@ -88,30 +88,20 @@ IDEMPOTENCY = sa.Table(
     sa.Column("created_at", sa.Float, nullable=False),
 )
 
-LAYOUTS = sa.Table(
-    "layouts",
-    METADATA,
-    sa.Column("name", sa.String(128), primary_key=True),
-    sa.Column("version", sa.Integer, primary_key=True),
-    sa.Column("layout", sa.JSON, nullable=False),
-    sa.Column("token", sa.String(64), nullable=False),
-    sa.Column("created_at", sa.Float, nullable=False),
-    sa.Column("deleted", sa.Boolean, nullable=False, default=False),
-    sa.Column("bytes", sa.BigInteger),
-    sa.Index("layouts_in_quota", "deleted", "token", "name", "bytes"),
-)
-
-MAPS = sa.Table(
-    "maps",
-    METADATA,
-    sa.Column("name", sa.String(128), primary_key=True),
-    sa.Column("version", sa.Integer, primary_key=True),
-    sa.Column("map", sa.JSON, nullable=False),
-    sa.Column("token", sa.String(64), nullable=False),
-    sa.Column("created_at", sa.Float, nullable=False),
-    sa.Column("deleted", sa.Boolean, nullable=False, default=False),
-    sa.Column("bytes", sa.BigInteger),
-    sa.Index("maps_in_quota", "deleted", "token", "name", "bytes"),
+LAYOUTS, MAPS = (
+    sa.Table(
+        f"{noun}s",
+        METADATA,
+        sa.Column("name", sa.String(128), primary_key=True),
+        sa.Column("version", sa.Integer, primary_key=True),
+        sa.Column(noun, sa.JSON, nullable=False),
+        sa.Column("token", sa.String(64), nullable=False),
+        sa.Column("created_at", sa.Float, nullable=False),
+        sa.Column("deleted", sa.Boolean, nullable=False, default=False),
+        sa.Column("bytes", sa.BigInteger),
+        sa.Index(f"{noun}s_in_quota", "deleted", "token", "name", "bytes"),
+    )
+    for noun in ("layout", "map")
 )
 
 SCHEDULES = sa.Table(

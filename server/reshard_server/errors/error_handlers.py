@@ -69,7 +69,9 @@ def add_refusals(app: FastAPI) -> None:
 
     @app.exception_handler(ReshardError)
     async def _library(request: Request, error: ReshardError) -> Response:
-        return refuse(request, _without_folders(request, problem_of(error)))
+        # An unexpected error may name folders of this host.
+        named = problem_of(error).renamed(request.app.state.services.names.only().text)
+        return refuse(request, named)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
@@ -88,22 +90,8 @@ def add_refusals(app: FastAPI) -> None:
         headers = dict(error.headers or {})
         if kind is NOT_ALLOWED:
             headers["Allow"] = ", ".join(sorted(_methods(request)))
-        return refuse(
-            request,
-            ProblemError(
-                kind,
-                f"{request.method} {request.url.path}: {_why(error, headers)}",
-                headers=headers,
-            ),
-        )
-
-
-def _without_folders(request: Request, problem: ProblemError) -> ProblemError:
-    """The problem of an unexpected error, without folders of this host."""
-    names = request.app.state.services.names.only()
-    problem.detail = names.text(problem.detail)
-    problem.remedy = problem.remedy and names.text(problem.remedy)
-    return problem
+        detail = f"{request.method} {request.url.path}: {_why(error, headers)}"
+        return refuse(request, ProblemError(kind, detail, headers=headers))
 
 
 def _why(error: HTTPException, headers: dict[str, str]) -> str:

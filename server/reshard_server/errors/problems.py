@@ -5,7 +5,7 @@ A problem has the message of the library's error if there is one, the wrong fiel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from dataclasses import field as member
 from typing import Any
@@ -143,6 +143,12 @@ class ProblemError(Exception):
             **self.extra,
         }
         return {name: value for name, value in members.items() if value is not None}
+
+    def renamed(self, name: Callable[[str], str]) -> ProblemError:
+        """This problem, with other names of places in its sentences."""
+        self.detail = name(self.detail)
+        self.remedy = self.remedy and name(self.remedy)
+        return self
 
 
 def kind_of(urn: str) -> Kind:

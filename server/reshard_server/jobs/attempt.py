@@ -22,8 +22,8 @@ from reshard_server.errors.problems import NO_PROGRESS, RAN_TOO_LONG, Kind, Prob
 from reshard_server.host_clock import host_seconds
 from reshard_server.schemas.conversion import JobRequest, ProgressState
 from reshard_server.settings import Settings
+from reshard_server.worker.child import LEASE_ENDED
 from reshard_server.worker.children import ChildProcess, Children, Message, how_ended
-from reshard_server.worker.parent import LEASE_ENDED
 
 LOG = logging.getLogger(__name__)
 
@@ -307,10 +307,8 @@ class Limit:
     @property
     def seconds(self) -> float | None:
         """The limit in force; None for no limit."""
-        given = [
-            seconds for seconds in (self.setting or None, self.requested) if seconds is not None
-        ]
-        return min(given, default=None)
+        limits = (self.setting or None, self.requested)
+        return min((seconds for seconds in limits if seconds is not None), default=None)
 
     def is_over(self, passed: float) -> bool:
         """True if this many seconds exceed the limit."""
@@ -331,10 +329,7 @@ class TimeLimits:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        request: JobRequest,
-        clock: Callable[[], float] = time.monotonic,
+        self, settings: Settings, request: JobRequest, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._run = Limit("run_seconds", settings.run_seconds, request.run_seconds)
         self._no_progress = Limit(

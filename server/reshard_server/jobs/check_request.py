@@ -72,15 +72,19 @@ def check_conversion(
     """Raises ProblemError for the first wrong member, with the library's message if there is one."""
     with for_field("/source"):
         source = serving.roots.readable(caller, request.source)
-    over = [*enumerate(getattr(request, "deltas", ()))]
-    deltas = [_delta(serving, caller, path, number) for number, path in over]
+    deltas = {}
+    for number, path in enumerate(getattr(request, "deltas", ())):
+        with for_field(f"/deltas/{number}"):
+            deltas[path] = serving.roots.readable(caller, path)
     seen: dict[str, str] = {}
-    for place, requested in _places(request):
+    several = hasattr(request, "targets")
+    for number, requested in enumerate(targets_of(request)):
+        place = f"/targets/{number}" if several else ""
         field = f"{place}/target"
         with for_field(field):
             target = serving.roots.writable(caller, requested.target)
             refuse_overlap(source, target, request.source, requested.target)
-            for delta, (_, path) in zip(deltas, over, strict=True):
+            for path, delta in deltas.items():
                 refuse_overlap(delta, target, path, requested.target)
         if requested.target in seen:
             raise ProblemError(
@@ -91,11 +95,6 @@ def check_conversion(
         seen[requested.target] = field
         _check_target(serving, caller, request, requested, place)
     check_seconds(serving.settings, request)
-
-
-def _delta(serving: Checking, caller: Caller, path: str, number: int) -> Location:
-    with for_field(f"/deltas/{number}"):
-        return serving.roots.readable(caller, path)
 
 
 def refuse_overlap(source: Location, target: Location, source_name: str, target_name: str) -> None:
@@ -116,14 +115,6 @@ def refuse_overlap(source: Location, target: Location, source_name: str, target_
 
 def _is_inside(place: Location, folder: Location) -> bool:
     return place != folder and f"{place}/".startswith(f"{str(folder).rstrip('/')}/")
-
-
-def _places(request: ConversionRequest | AnyPlanRequest) -> list[tuple[str, TargetRequest]]:
-    """Each target with its JSON pointer in the request."""
-    several = hasattr(request, "targets")
-    return [
-        (f"/targets/{i}" if several else "", each) for i, each in enumerate(targets_of(request))
-    ]
 
 
 def _check_target(
@@ -286,12 +277,9 @@ def _below(
     try:
         found = roots.ask(path, lambda: locate(str(real), step=step, item=item))
     except ReshardError as error:
-        problem = problem_of(error)
         root = path.partition("/")[0]
         names = RootNames.of({root: roots.place_of(root)}).before(real, path)
-        problem.detail = names.text(problem.detail)
-        problem.remedy = problem.remedy and names.text(problem.remedy)
-        raise problem from error
+        raise problem_of(error).renamed(names.text) from error
     below = path + found.removeprefix(str(real))
     roots.existing(caller, below)  # a step's folder may be a link that leads out of the root
     return below

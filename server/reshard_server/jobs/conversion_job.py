@@ -23,11 +23,16 @@ The change of the row wakes every stream of events that watches the conversion (
 
 A problem that the library names would come again, so it ends the conversion. A process that dies without a message
 (out of memory, killed by hand) is started again and resumes; the pause before it doubles each time.
+
+The child's request has real paths, the contents of layouts and maps, and limits within the server's settings. It is made anew for each
+attempt, so that every path is checked right before it is used. A source whose files are hard-linked for the conversion (a schedule does
+that) is read from the links.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,13 +41,17 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
 from reshard.errors import ReshardError
+from reshard.formats.registry import is_there
+from reshard.geometry.sizes import parse_bytes
+from reshard.storage.location import locate
+from reshard_server.auth.limits import Drain
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.conversions.created import BatchRecorder, Submission
 from reshard_server.db.conversions.hard_links import linked_source
 from reshard_server.db.documents import UnreadableError, unknown_members
-from reshard_server.drain import Drain
+from reshard_server.db.stored.kinds import KINDS, content_then
 from reshard_server.errors.problems import CONFLICT, INTERNAL, WORKER_DIED, ProblemError, problem_of
 from reshard_server.jobs.attempt import (
     Converted,
@@ -57,9 +66,18 @@ from reshard_server.jobs.attempt import (
     attempt,
 )
 from reshard_server.jobs.check_request import Checking, check_job, choose_step
-from reshard_server.jobs.child_request import make_child_request
-from reshard_server.schemas.conversion import Conversion, JobRequest, ProgressState
-from reshard_server.settings import Settings
+from reshard_server.schemas.conversion import (
+    Conversion,
+    DeltaForm,
+    JobRequest,
+    OneDelta,
+    ProgressState,
+    SeveralTargets,
+    TargetRequest,
+    library_options,
+    targets_of,
+)
+from reshard_server.settings import MIB, Settings
 from reshard_server.worker.children import Children
 from reshard_server.worker.wording import Wording
 
@@ -138,8 +156,7 @@ def run_conversion(settings: Settings, roots: Roots, claim: OwnClaim, children: 
         _fail(
             claim,
             ProblemError(
-                INTERNAL,
-                "the server met an error that is its own; its log has the conversion's id",
+                INTERNAL, "the server met an error that is its own; its log has the conversion's id"
             ),
         )
     else:
@@ -264,3 +281,71 @@ def _where(at: ProgressState | None) -> str:
     if at is None:
         return "before anything was moved"
     return f"after {at.moved_bytes} of {at.total_bytes} bytes, at the tensor {at.tensor!r}"
+
+
+BESIDE_BUDGET_BYTES = 2048 * MIB
+BESIDE_THREAD_BYTES = 64 * MIB
+"""Writable address space that the kernel allows a child besides its memory budget.
+
+The library keeps the budget; this limit only ends a child that has gone wrong. Measured: 60 to 870 MiB, most of it
+reserved by threads (stacks, heaps, codecs) and never touched.
+"""
+
+
+def make_child_request(
+    db: sa.Engine, settings: Settings, roots: Roots, conversion: Conversion, *, begun: bool
+) -> dict[str, Any]:
+    """The document that the child reads from stdin.
+
+    Args:
+        begun: True if an attempt already moved data; then ``restart`` throws nothing away.
+
+    Raises ProblemError if a path may no longer be used, LayoutError if a layout or a map no longer exists.
+    """
+    request = conversion.request
+    links = linked_source(db, conversion.id)
+    is_linked = links is not None and is_there(locate(links))
+    source = str(links if is_linked else roots.recheck(request.source))
+    budget = settings.max_memory
+    if request.max_memory is not None:
+        budget = min(parse_bytes(request.max_memory), budget)
+    workers = min(request.workers or settings.workers, settings.workers)
+    as_of = conversion.created_at.timestamp()
+    targets = [_target(db, roots, each, as_of, begun) for each in targets_of(request)]
+    if isinstance(request, OneDelta):
+        names = DeltaForm.model_fields.keys() | {"receiver", "base_version", "or_full"}
+        form = request.model_dump(include=set(names))
+        work: dict[str, Any] = {"delta": {"old": str(roots.recheck(request.old)), **form}}
+    else:
+        deltas = getattr(request, "deltas", ())
+        work = {"deltas": [str(roots.recheck(each)) for each in deltas]}
+    return {
+        **work,
+        "source": source,
+        "unlisted": request.unlisted,
+        "targets": targets,
+        "several": isinstance(request, SeveralTargets),
+        "max_memory": budget,
+        "workers": workers,
+        "max_growth": settings.max_growth,
+        "begun": begun,
+        "data_bytes": data_bytes(budget, workers),
+    }
+
+
+def data_bytes(budget: int, workers: int) -> int:
+    """The address space that the kernel allows a child with this memory budget."""
+    return budget + BESIDE_BUDGET_BYTES + BESIDE_THREAD_BYTES * (workers + (os.cpu_count() or 1))
+
+
+def _target(
+    db: sa.Engine, roots: Roots, requested: TargetRequest, as_of: float, begun: bool
+) -> dict[str, Any]:
+    document = requested.model_dump(mode="json")
+    document["target"] = str(roots.recheck(requested.target, target=True))
+    document["restart"] = requested.restart and not begun
+    if requested.config is not None:
+        document["config"] = str(roots.recheck(requested.config))
+    for kind in KINDS:  # the library would take a name for a path
+        document[kind.noun] = content_then(db, kind, document[kind.noun], as_of)
+    return library_options(document)

@@ -6,17 +6,20 @@ send a header with an image or an event stream.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from anyio.to_thread import run_sync
 from fastapi.security.utils import get_authorization_scheme_param
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from reshard_server.auth.proxies import bucket_of
 from reshard_server.auth.sessions import check_origin, cookie_of, is_secure
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import MISDIRECTED, UNAUTHENTICATED, ProblemError
 from reshard_server.middleware.body_limits import refuse_unread
+from reshard_server.middleware.http_protocol import HttpMiddleware
 from reshard_server.observability.logs import ABOUT
 from reshard_server.services import Services
 from reshard_server.settings import Settings
@@ -25,17 +28,13 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _SAFE = frozenset({"GET", "HEAD"})
 
 
-class Authenticate:
+@dataclass(eq=False)
+class Authenticate(HttpMiddleware):
     """Admits known callers to paths that need one, and puts the caller into the request's state."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self.app = app
-        self.settings = settings
+    settings: Settings
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         try:
             if self.settings.insecure:

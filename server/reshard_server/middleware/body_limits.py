@@ -16,7 +16,7 @@ from fastapi import Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from reshard_server.errors.error_handlers import refuse
 from reshard_server.errors.problems import (
@@ -27,6 +27,7 @@ from reshard_server.errors.problems import (
     UNSUPPORTED,
     ProblemError,
 )
+from reshard_server.middleware.http_protocol import HttpMiddleware
 from reshard_server.settings import Settings
 
 PARSED = "reshard.parsed"
@@ -64,18 +65,14 @@ UNREAD_BODIES = 16
 UNREAD_SECONDS = 5.0
 
 
-class BodyLimits:
+@dataclass(eq=False)
+class BodyLimits(HttpMiddleware):
     """Reads the whole body, within the limit, before the application runs."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self.app = app
-        self.settings = settings
-        self._parsers: CapacityLimiter | None = None
+    settings: Settings
+    _parsers: CapacityLimiter | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         arriving = _Arriving(receive)
         try:
             check_head(scope, self.settings.header_bytes)
@@ -90,9 +87,12 @@ class BodyLimits:
             await refuse_unread(problem, self.settings.body_bytes, scope, arriving, send)
             return
         except TimeoutError:
-            await refuse(Request(scope), _too_slow(self.settings.body_seconds))(
-                scope, receive, send
+            too_slow = ProblemError(
+                TOO_SLOW,
+                f"the body did not arrive within {self.settings.body_seconds:g} seconds; send it at once",
+                headers={"Connection": "close"},
             )
+            await refuse(Request(scope), too_slow)(scope, receive, send)
             return
         except ClientDisconnect:
             return  # half a body is not a request, even if it is valid JSON
@@ -255,14 +255,6 @@ def _too_large(limit: int) -> ProblemError:
     return ProblemError(
         TOO_LARGE,
         f"the body is larger than the {limit} bytes that this server accepts; send less",
-        headers={"Connection": "close"},
-    )
-
-
-def _too_slow(seconds: float) -> ProblemError:
-    return ProblemError(
-        TOO_SLOW,
-        f"the body did not arrive within {seconds:g} seconds; send it at once",
         headers={"Connection": "close"},
     )
 

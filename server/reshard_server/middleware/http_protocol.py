@@ -1,4 +1,4 @@
-"""HTTP connections: problem documents for malformed requests, time limits for clients that stall, and two rules of HTTP.
+"""HTTP connections: problem documents for malformed requests, time limits for clients that stall, and rules of HTTP for every route.
 
 A client can keep a connection open by not sending its request, or by not reading the answer. The application sees a
 request only once its line and headers are complete, so their time limit is here; that of the body is in
@@ -8,6 +8,9 @@ request only once its line and headers are complete, so their time limit is here
 body. So the connection is closed, and no part of the body is taken for another request.
 
 Clients that use a proxy send request targets in absolute form (RFC 9112, 3.2.2): ``GET http://host/path``.
+
+``HEAD`` on every path that answers GET, and ``If-Match``: the route answers as for GET. Its first message has the status and the headers.
+The rest is dropped for HEAD, and for an ETag that is not an expected one; a route that streams is stopped.
 """
 
 from __future__ import annotations
@@ -15,19 +18,24 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 import h11
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from reshard_server.errors.error_handlers import refuse, routes_of
 from reshard_server.errors.problems import (
     HEADERS_TOO_LARGE,
     MALFORMED,
     MEDIA_TYPE,
+    PRECONDITION,
     TOO_SLOW,
     ProblemError,
 )
@@ -178,14 +186,25 @@ def waits_with_body(scope: Scope) -> bool:
     return Headers(scope=scope).get("expect", "").lower() == "100-continue"
 
 
-class CloseUnlessBodyRead:
-    """Closes the connection after an answer that did not need the body."""
+@dataclass(eq=False)
+class HttpMiddleware(ABC):
+    """Middleware of HTTP requests; anything else, such as the application's start, passes unchanged."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not waits_with_body(scope):
+        await (self.answer if scope["type"] == "http" else self.app)(scope, receive, send)
+
+    @abstractmethod
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, usually by the application."""
+
+
+class CloseUnlessBodyRead(HttpMiddleware):
+    """Closes the connection after an answer that did not need the body."""
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not waits_with_body(scope):
             await self.app(scope, receive, send)
             return
         was_read = False
@@ -207,17 +226,86 @@ _ABSOLUTE = re.compile(rb"https?://(?P<host>[^/@]+)(?P<path>/.*)?", re.IGNORECAS
 """Matches no user names: RFC 9110 (4.2.4) takes them for an error, and such a target has no path here."""
 
 
-class OriginForm:
+class OriginForm(HttpMiddleware):
     """Passes on a target in absolute form as its path and its host; the header Host is then ignored, by the RFC."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        target = scope.get("raw_path") or b""
-        if scope["type"] == "http" and (absolute := _ABSOLUTE.fullmatch(target)):
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if absolute := _ABSOLUTE.fullmatch(scope.get("raw_path") or b""):
             path = absolute["path"] or b"/"
             scope["raw_path"], scope["path"] = path, unquote(path.decode("ascii"))
             others = [(name, value) for name, value in scope["headers"] if name != b"host"]
             scope["headers"] = [(b"host", absolute["host"]), *others]
         await self.app(scope, receive, send)
+
+
+class _UnwantedError(OSError):
+    """Raised to stop the rest of a complete answer; responses end at an OSError, as if the client had gone."""
+
+
+class ReadRequests(HttpMiddleware):
+    """Answers HEAD by the route of GET, and compares If-Match with the ETag of the answer."""
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        expected = Headers(scope=scope).getlist("if-match") if method in ("GET", "HEAD") else []
+        if method != "HEAD" and not expected:
+            await self.app(scope, receive, send)
+            return
+        sending = _Sending(scope, receive, send, ",".join(expected), is_head=method == "HEAD")
+        # A route of its own for HEAD reads less than GET.
+        if sending.is_head and not any(
+            route.matches(scope)[0] == Match.FULL for route in routes_of(scope["app"])
+        ):
+            scope["method"] = "GET"
+        try:
+            await self.app(scope, receive, sending)
+        except (_UnwantedError, ClientDisconnect):
+            if not sending.is_complete:
+                raise
+        finally:
+            scope["method"] = method  # the log and the metrics name the method of the request
+
+
+@dataclass
+class _Sending:
+    """Sends the wanted part of one request's answer.
+
+    Attributes:
+        expected: the ETags of If-Match; empty if there is none.
+        is_complete: True once everything that the client gets was sent.
+    """
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    expected: str
+    is_head: bool
+    is_complete: bool = False
+
+    async def __call__(self, message: Message) -> None:
+        if self.is_complete:
+            if message.get("more_body"):
+                raise _UnwantedError
+            return
+        if message["type"] != "http.response.start":
+            await self.send(message)
+            return
+        tag = Headers(raw=message["headers"]).get("etag")
+        # Compared strongly, by RFC 9110 (13.1.1): a weak tag matches nothing.
+        expected = {each.strip() for each in self.expected.split(",")} if self.expected else {"*"}
+        if tag is not None and not expected & {tag, "*"}:
+            self.is_complete = True
+            await refuse(Request(self.scope), _changed(tag))(self.scope, self.receive, self.send)
+            return
+        await self.send(message)
+        if self.is_head:
+            self.is_complete = True
+            await self.send({"type": "http.response.body", "body": b""})
+
+
+def _changed(tag: str) -> ProblemError:
+    return ProblemError(
+        PRECONDITION,
+        f"its ETag is {tag}, which the request's If-Match does not name; read it again without If-Match",
+        headers={"ETag": tag},
+    )

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from reshard_server.auth.limits import Drain
 from reshard_server.auth.sessions import SAFE_METHODS
-from reshard_server.drain import Drain
 from reshard_server.errors.error_handlers import refuse, without_database
 from reshard_server.errors.problems import INTERNAL, ProblemError
+from reshard_server.middleware.http_protocol import HttpMiddleware
 from reshard_server.observability.logs import ABOUT, About, Event, audit
 from reshard_server.observability.metrics import Metrics
 
@@ -79,18 +80,14 @@ class _Seen:
     status: int | None = None
 
 
-class RequestLog:
-    """The outermost middleware."""
+@dataclass(eq=False)
+class RequestLog(HttpMiddleware):
+    """The log and the measurement of every request."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, drain: Drain) -> None:
-        self.app = app
-        self.metrics = metrics
-        self.drain = drain
+    metrics: Metrics
+    drain: Drain
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         seen = _Seen(request_id(Headers(scope=scope)))
         token = ABOUT.set(About(seen.request_id))
         self.drain.open_requests += 1

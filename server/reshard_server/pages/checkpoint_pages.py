@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from anyio import move_on_after
 from anyio.to_thread import run_sync
@@ -18,10 +18,11 @@ from reshard_server.api.answers import answer_to
 from reshard_server.api.caller import Serving
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import ProblemError
-from reshard_server.pages.rendering import page
+from reshard_server.jobs.ask import Question
+from reshard_server.pages.rendering import next_url, page
 from reshard_server.pages.visitor import Visiting
-from reshard_server.queries.browse import browse
 from reshard_server.resources import questions
+from reshard_server.resources.browse import browse
 from reshard_server.schemas.checkpoint import CheckpointPage, CheckpointQuery, FoundCheckpoint
 from reshard_server.services import Services
 
@@ -42,26 +43,23 @@ async def list_checkpoints(
 ) -> Response:
     """Lists a root, or a folder below it; without a root, the visitor's only root."""
     readable = sorted(r for r in serving.settings.roots if visitor.caller.may_read(r))
+    prefix = prefix.strip("/")
     if not root and len(readable) == 1:
         root = readable[0]
     found = CheckpointPage(checkpoints=[])
     if root:
         query = CheckpointQuery(
-            root=root, prefix=prefix.strip("/"), page_size=PAGE_SIZE, page_token=page_token
+            root=root, prefix=prefix, page_size=PAGE_SIZE, page_token=page_token
         )
-        found = await run_sync(
-            questions.checkpoints_below, serving, visitor.caller, query, limiter=serving.finders
-        )
-    query_of_page = {"root": root, "prefix": prefix.strip("/")}
-    more = found.next_page_token
+        found = await serving.find(questions.checkpoints_below, visitor.caller, query)
     return page(
         "checkpoints/checkpoints.html",
         visitor,
         root=root,
-        prefix=query_of_page["prefix"],
+        prefix=prefix,
         roots=readable,
         found=found.checkpoints,
-        next_url=more and "/checkpoints?" + urlencode({**query_of_page, "page_token": more}),
+        next_url=next_url("/checkpoints", found.next_page_token, root=root, prefix=prefix),
         is_first=page_token is None,
     )
 
@@ -74,27 +72,10 @@ async def show_checkpoint(
     path: Annotated[str, Query(min_length=1, max_length=4096)],
 ) -> Response:
     """Shows tensors and meshes, or the reason why the checkpoint cannot be read."""
-    found, problem = None, None
-    try:
-        question = await run_sync(
-            questions.inspection,
-            serving,
-            visitor.caller,
-            path,
-            "contents",
-            limiter=serving.finders,
-        )
-        found = json.loads(await answer_to(request, serving, question))
-    except ProblemError as refused:
-        problem = refused
-    return page(
-        "checkpoints/checkpoint.html",
-        visitor,
-        200 if problem is None else problem.kind.status,
-        path=path,
-        found=found,
-        problem=problem,
+    found, problem = await shown_answer(
+        request, serving, questions.inspection, visitor.caller, path, "contents"
     )
+    return page("checkpoints/checkpoint.html", visitor, path=path, found=found, problem=problem)
 
 
 @ROUTER.get("/versions")
@@ -105,28 +86,31 @@ async def show_versions(
     path: Annotated[str, Query(min_length=1, max_length=4096)],
 ) -> Response:
     """Shows the versions of weights in a folder, or the tensors that one delta changes, or the reason for an error."""
-    versions: list[dict[str, Any]] = []
-    problem = None
-    try:
-        question = await run_sync(
-            questions.versions, serving, visitor.caller, path, limiter=serving.finders
-        )
-        versions = json.loads(await answer_to(request, serving, question))["versions"]
-    except ProblemError as refused:
-        problem = refused
+    found, problem = await shown_answer(request, serving, questions.versions, visitor.caller, path)
+    versions = found["versions"] if found else []
     is_one = [one["name"] for one in versions] == [path.rpartition("/")[2]]
     delta = versions[0] if is_one else None
     tensors = sorted(delta["tensors"], key=lambda t: -t["stored_bytes"]) if delta else []
     return page(
         "checkpoints/versions.html",
         visitor,
-        200 if problem is None else problem.kind.status,
         path=path,
         versions=versions,
         delta=delta,
         tensors=tensors[:MOST_TENSORS],
         problem=problem,
     )
+
+
+async def shown_answer(
+    request: Request, serving: Services, ask: Callable[..., Question], *about: Any
+) -> tuple[dict[str, Any] | None, ProblemError | None]:
+    """The answer to a question, or the problem that the page shows in its place."""
+    try:
+        question = await serving.find(ask, *about)
+        return json.loads(await answer_to(request, serving, question)), None
+    except ProblemError as refused:
+        return None, refused
 
 
 MOST_CHOICES = 100
@@ -159,18 +143,13 @@ def newest_sources(serving: Services, caller: Caller) -> list[str]:
     found: list[FoundCheckpoint] = []
     for root in readable:
         with suppress(ProblemError):  # the page of the root shows the reason
-            found += _in_root(serving, caller, root, MOST_SECONDS / len(readable))
+            folder = serving.roots.folder(caller, root, "")
+            seconds = MOST_SECONDS / len(readable)
+            look = partial(browse, folder, root, MOST_CHOICES, most_seconds=seconds)
+            found += serving.roots.ask(root, look, PATIENCE_SECONDS).checkpoints
     found.sort(key=lambda checkpoint: checkpoint.modified_at or _NO_TIME, reverse=True)
     paths = [path for checkpoint in found for path in _paths(checkpoint)]
     return paths[:MOST_CHOICES]
-
-
-def _in_root(serving: Services, caller: Caller, root: str, seconds: float) -> list[FoundCheckpoint]:
-    folder = serving.roots.folder(caller, root, "")
-    listed = serving.roots.ask(
-        root, lambda: browse(folder, root, MOST_CHOICES, most_seconds=seconds), PATIENCE_SECONDS
-    )
-    return listed.checkpoints
 
 
 def _paths(checkpoint: FoundCheckpoint) -> Iterator[str]:

@@ -58,18 +58,16 @@ class TextField:
 
 
 def pairs_of(name: str, text: str) -> list[tuple[str, str]]:
-    """The rules of a field, one per line. ProblemError for a line that is not a rule."""
+    """The rules of a field, one per line, or its labels. ProblemError for a line that is neither."""
     found = []
     for line in lines_of(text):
-        pattern, equals, to = line.rpartition("=")
+        left, equals, right = line.partition("=") if name == "labels" else line.rpartition("=")
         if not equals:
-            what = _REPLACEMENTS.get(name, "NEW")
+            what = "KEY=VALUE" if name == "labels" else f"PATTERN={_REPLACEMENTS.get(name, 'NEW')}"
             raise ProblemError(
-                INVALID,
-                f"{line[:100]!r} has no '='; write PATTERN={what}, one per line",
-                f"/{name}",
+                INVALID, f"{line[:100]!r} has no '='; write {what}, one per line", f"/{name}"
             )
-        found.append((pattern.strip(), to.strip()))
+        found.append((left.strip(), right.strip()))
     return found
 
 
@@ -87,25 +85,14 @@ def _seconds(name: str, text: str) -> float | None:
     return float(text)
 
 
-def _seconds_text(seconds: float) -> str:
-    return f"{seconds:.6f}".rstrip("0").rstrip(".")
-
-
 def _labels(name: str, text: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for line in lines_of(text):
-        key, equals, value = line.partition("=")
-        if not equals:
+    for key, value in pairs_of(name, text):
+        if key in found:
             raise ProblemError(
-                INVALID, f"{line[:100]!r} has no '='; write KEY=VALUE, one per line", f"/{name}"
+                INVALID, f"the key {key[:64]!r} occurs twice; keep one line of it", f"/{name}"
             )
-        if key.strip() in found:
-            raise ProblemError(
-                INVALID,
-                f"the key {key.strip()[:64]!r} occurs twice; keep one line of it",
-                f"/{name}",
-            )
-        found[key.strip()] = value.strip()
+        found[key] = value
     return found
 
 
@@ -136,7 +123,7 @@ _BY_TYPE = (
     (get_args(Labels)[0], TextField(_labels, lambda labels: _pairs_text(labels.items()))),
     (int, _NUMBER),
     (Whole | None, _NUMBER),
-    (Seconds | None, TextField(_seconds, _seconds_text)),
+    (Seconds | None, TextField(_seconds, lambda seconds: f"{seconds:.6f}".rstrip("0").rstrip("."))),
 )
 
 _NO_FIELDS = ("step", "item")
@@ -368,12 +355,11 @@ def layout_of(text: str) -> dict[str, Any]:
 def errors_of(form: ConversionForm, problem: ProblemError) -> dict[str, str]:
     """The error of each field; "" for an error of the whole form."""
     several = problem.extra.get("errors") or ()
-    found = {_name(form, e["field"]): e["detail"] for e in several}
-    if not found:
-        line = _line_of_map(form, problem.detail)
-        name = "map_text" if line else _name(form, problem.field) or invalid_field(form)
-        found = {name: f"{problem.detail}{line}"}
-    return found
+    if several:
+        return {_name(form, e["field"]): e["detail"] for e in several}
+    line = _line_of_map(form, problem.detail)
+    name = "map_text" if line else _name(form, problem.field) or invalid_field(form)
+    return {name: f"{problem.detail}{line}"}
 
 
 def _line_of_map(form: ConversionForm, detail: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlencode
 
 from anyio.to_thread import run_sync
@@ -20,8 +20,8 @@ from reshard_server.db.conversions.rows import ENDED
 from reshard_server.db.schedules import schedules
 from reshard_server.errors.problems import CONFLICT, NOT_FOUND, ProblemError
 from reshard_server.pages.plan_pictures import plan_of, planned
-from reshard_server.pages.rendering import page, targets_text
-from reshard_server.pages.visitor import Changing, Form, Visiting, Visitor
+from reshard_server.pages.rendering import next_url, page, targets_text
+from reshard_server.pages.visitor import Changing, Form, Visiting
 from reshard_server.resources import conversions as resource
 from reshard_server.resources.conversions import ConversionId, visible
 from reshard_server.resources.resource import listed_token
@@ -78,25 +78,21 @@ async def list_conversions(
     found = await looked_up(
         serving, conversions.page, serving.database, filters, PAGE_SIZE, page_token
     )
-    query_of_page = {name: text for name, text in _filters(state, source, label).items() if text}
-    more = found.next_page_token
+    asked = {"state": state, "source": source.strip(), "label": label.strip()}
+    query_of_page = {name: text for name, text in asked.items() if text}
     return page(
         "conversions/conversions.html",
         visitor,
         conversions=found.conversions,
         places=await looked_up(serving, places, serving.database, found.conversions),
-        asked=_filters(state, source, label),
+        asked=asked,
         kind=kind_of(state),
         states=STATES,
         first_url="/conversions" + (f"?{urlencode(query_of_page)}" if query_of_page else ""),
-        next_url=more and "/conversions?" + urlencode({**query_of_page, "page_token": more}),
+        next_url=next_url("/conversions", found.next_page_token, **query_of_page),
         is_first=page_token is None,
         going_on=any(not c.done for c in found.conversions),
     )
-
-
-def _filters(state: str, source: str, label: str) -> dict[str, str]:
-    return {"state": state, "source": source.strip(), "label": label.strip()}
 
 
 def kind_of(state: str) -> str:
@@ -109,8 +105,16 @@ def kind_of(state: str) -> str:
 @ROUTER.get("/{id}")
 def show_conversion(found: Seen, visitor: Visiting, serving: Serving) -> Response:
     """Shows one conversion."""
-    place = places(serving.database, [found]).get(found.id)
-    return page("conversions/conversion.html", visitor, place=place, **_shown(found))
+    return page(
+        "conversions/conversion.html",
+        visitor,
+        place=places(serving.database, [found]).get(found.id),
+        conversion=found,
+        targets=targets_of(found.request),
+        is_delta=isinstance(found.request, OneDelta),
+        has_plan=_has_plan(found),
+        most_tensors=MOST_TENSORS,
+    )
 
 
 @ROUTER.post("/{id}/cancel")
@@ -137,16 +141,6 @@ def delete_conversion(found: Changed, serving: Serving, _: Form) -> Response:
 def _has_plan(found: Conversion) -> bool:
     """True if such a request can be planned."""
     return not isinstance(found.request, OneDelta) and not getattr(found.request, "deltas", ())
-
-
-def _shown(found: Conversion) -> dict[str, Any]:
-    return {
-        "conversion": found,
-        "targets": targets_of(found.request),
-        "is_delta": isinstance(found.request, OneDelta),
-        "has_plan": _has_plan(found),
-        "most_tensors": MOST_TENSORS,
-    }
 
 
 @ROUTER.get("/{id}/plan")
@@ -181,7 +175,6 @@ async def show_plan(
     return page(
         "conversions/conversion_plan.html",
         visitor,
-        200 if problem is None else problem.kind.status,
         conversion=found,
         target=requested[target],
         number=target,
@@ -227,10 +220,8 @@ def _cancel(serving: Services, caller: Caller, conversion: str) -> CancelOutcome
         found = visible(serving, caller, conversion)
     except ProblemError as problem:
         return CancelOutcome(conversion, None, False, problem.detail)
-    title, url = (
-        targets_text([requested.target for requested in targets_of(found.request)]),
-        f"/conversions/{found.id}",
-    )
+    title = targets_text([requested.target for requested in targets_of(found.request)])
+    url = f"/conversions/{found.id}"
     if found.state in ("cancelling", "cancelled"):
         return CancelOutcome(title, url, False, "it was cancelled before")
     try:
@@ -260,7 +251,10 @@ _GROUPS: tuple[tuple[str, str, tuple[State, ...]], ...] = (
 def show_overview(visitor: Visiting, serving: Serving) -> Response:
     """Shows this token's conversions; an admin sees those of all tokens."""
     token = listed_token(visitor.caller)
-    found = [(title, kind, _newest(serving, visitor, states)) for title, kind, states in _GROUPS]
+    found = [
+        (title, kind, conversions.page(serving.database, Filters(token, states), SHOWN).conversions)
+        for title, kind, states in _GROUPS
+    ]
     listed, _ = schedules.page(serving.database, token, SHOWN, None)
     return page(
         "overview.html",
@@ -273,8 +267,3 @@ def show_overview(visitor: Visiting, serving: Serving) -> Response:
         roots=[r for r in serving.settings.roots if visitor.caller.may_read(r)],
         version=__version__,
     )
-
-
-def _newest(serving: Services, visitor: Visitor, states: tuple[State, ...]) -> list[Conversion]:
-    filters = Filters(listed_token(visitor.caller), states)
-    return conversions.page(serving.database, filters, SHOWN).conversions

@@ -50,9 +50,7 @@ async def with_starter(
 ) -> ConversionForm:
     """The form with a starter over its mesh, or over the source's own. ProblemError if the source cannot be read."""
     source, mesh = form.values["source"], form.values["mesh"] or None
-    question = await run_sync(
-        questions.starter, serving, caller, source, mesh, limiter=serving.finders
-    )
+    question = await serving.find(questions.starter, caller, source, mesh)
     text = json.loads(await answer_to(request, serving, question))["starter"].strip()
     return replace(form, values={**form.values, "layout_text": text}, starter=text, errors={})
 
@@ -118,39 +116,21 @@ async def send_form(
     """Starts the conversion, shows its preview or fills in a layout; errors appear beside their fields."""
     form = sent_form(fields)
     try:
+        ABOUT.get().is_look = fields.text("do") != "start"
         if fields.text("do") == "fill":
-            ABOUT.get().is_look = True
             filled = await with_starter(request, serving, visitor.caller, form)
             return await _page(serving, visitor, filled)
+        wanted = request_of(form)
         if fields.text("do") == "start":
-            return await _start(serving, visitor, form)
-        plan = await _plan(request, serving, visitor, form)
-    except ReshardError as error:
-        return await _refused(serving, visitor, form, problem_of(error))
-    except ProblemError as problem:
-        return await _refused(serving, visitor, form, problem)
+            key = key_of(form, wanted)
+            made = await resource.create(serving, visitor.caller, wanted, key)
+            return RedirectResponse(f"/conversions/{made.id}", 303)
+        plan = await planned(request, serving, visitor.caller, plan_request_of(wanted), None)
+    except (ReshardError, ProblemError) as error:
+        problem = problem_of(error) if isinstance(error, ReshardError) else error
+        found = await run_sync(form.with_problem, problem)
+        return await _page(serving, visitor, found, None, problem.kind.status)
     return await _page(serving, visitor, form, plan)
-
-
-async def _start(serving: Services, visitor: Visitor, form: ConversionForm) -> Response:
-    request = request_of(form)
-    made = await resource.create(serving, visitor.caller, request, key_of(form, request))
-    return RedirectResponse(f"/conversions/{made.id}", 303)
-
-
-async def _plan(
-    request: Request, serving: Services, visitor: Visitor, form: ConversionForm
-) -> DrawnPlan:
-    ABOUT.get().is_look = True
-    body = plan_request_of(request_of(form))
-    return await planned(request, serving, visitor.caller, body, None)
-
-
-async def _refused(
-    serving: Services, visitor: Visitor, form: ConversionForm, problem: ProblemError
-) -> Response:
-    found = await run_sync(form.with_problem, problem)
-    return await _page(serving, visitor, found, None, problem.kind.status)
 
 
 async def _page(

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from anyio.to_thread import run_sync
 from fastapi import Request
 
 from reshard import DeviceMesh, TensorLayout
@@ -142,11 +141,8 @@ def origin_text(held: Sequence[Share]) -> str:
 def percent_text(share: float) -> str:
     """``50 %``, ``0.2 %``."""
     percent = 100 * share
-    return (
-        f"{percent:.0f} %"
-        if percent >= 1 and abs(percent - round(percent)) < 0.05
-        else f"{percent:.2g} %"
-    )
+    is_whole = percent >= 1 and abs(percent - round(percent)) < 0.05
+    return f"{percent:.0f} %" if is_whole else f"{percent:.2g} %"
 
 
 def resplit_text(plan: Mapping[str, Any]) -> str:
@@ -233,7 +229,7 @@ async def planned(
     request: Request, serving: Services, caller: Caller, body: PlanRequest, tensor: str | None
 ) -> DrawnPlan:
     """Plans a conversion. Raises ProblemError if the conversion would be refused."""
-    question = await run_sync(questions.plan, serving, caller, body, limiter=serving.finders)
+    question = await serving.find(questions.plan, caller, body)
     arguments = {k: v for k, v in question.arguments.items() if k not in _OF_JSON}
     question = replace(question, command="picture", arguments={**arguments, "tensor": tensor})
     plan: dict[str, Any] = json.loads(await answer_to(request, serving, question))
@@ -254,12 +250,6 @@ def plan_of(serving: Services, conversion: Conversion, requested: TargetRequest)
     for kind in KINDS:
         with for_field(f"/{kind.noun}"):
             members[kind.noun] = content_then(serving.database, kind, members[kind.noun], as_of)
-    request = conversion.request
-    return PlanRequest.model_validate(
-        {
-            **members,
-            "source": request.source,
-            "max_memory": request.max_memory,
-            "workers": request.workers,
-        }
-    )
+    shared = ("source", "max_memory", "workers")
+    members |= {name: getattr(conversion.request, name) for name in shared}
+    return PlanRequest.model_validate(members)

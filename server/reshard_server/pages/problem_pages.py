@@ -10,9 +10,10 @@ from urllib.parse import quote, urlencode
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from reshard_server.errors.problems import MEDIA_TYPE
+from reshard_server.middleware.http_protocol import HttpMiddleware
 from reshard_server.pages.rendering import page
 from reshard_server.pages.visitor import SIGN_IN
 
@@ -44,17 +45,12 @@ _KEPT = ("x-request-id", "retry-after", "allow", "connection")
 """Headers of a problem document that its page keeps."""
 
 
-class ProblemPages:
-    """Middleware that adds the headers of pages, and turns problem documents into pages."""
+class ProblemPages(HttpMiddleware):
+    """Adds the headers of pages, and turns problem documents into pages."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].startswith(_NO_PAGES):
-            await self.app(scope, receive, send)
-            return
-        await self.app(scope, receive, _Sending(scope, receive, send))
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_page = not scope["path"].startswith(_NO_PAGES)
+        await self.app(scope, receive, _Sending(scope, receive, send) if is_page else send)
 
 
 @dataclass

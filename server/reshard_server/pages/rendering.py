@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -242,10 +243,16 @@ def _environment() -> Environment:
 TEMPLATES = _environment()
 
 
-def page(template: str, visitor: Any, status: int = 200, **shown: Any) -> HTMLResponse:
-    """Renders a page; ``visitor`` is None for one who is not signed in."""
+def page(template: str, visitor: Any, status: int | None = None, **shown: Any) -> HTMLResponse:
+    """Renders a page; ``visitor`` is None for one who is not signed in, ``status`` None for that of the shown problem, if any."""
     text = TEMPLATES.get_template(template).render(visitor=visitor, **shown)
-    return HTMLResponse(text, status)
+    problem: ProblemError | None = shown.get("problem")
+    return HTMLResponse(text, status or (problem.kind.status if problem else 200))
+
+
+def next_url(path: str, token: str | None, **query: str) -> str | None:
+    """The URL of the next page of a list; None on the last page."""
+    return token and f"{path}?{urlencode({**query, 'page_token': token})}"
 
 
 ROUTER = APIRouter(include_in_schema=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import ValidationError
@@ -19,7 +18,7 @@ from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.middleware.body_limits import check_texts
 from reshard_server.pages import conversion_form
 from reshard_server.pages.conversion_form import FilledForm, layout_in, members_of
-from reshard_server.pages.rendering import page
+from reshard_server.pages.rendering import next_url, page
 from reshard_server.pages.stored import stored_choices
 from reshard_server.pages.visitor import Changing, Fields, Form, Visiting, Visitor, number_of
 from reshard_server.resources import schedules as resource
@@ -50,12 +49,11 @@ Changed = Annotated[StoredSchedule, Depends(_to_change)]
 def list_schedules(visitor: Visiting, serving: Serving, page_token: PageToken = None) -> Response:
     """Lists schedules by name."""
     found = resource.page(serving, visitor.caller, PAGE_SIZE, page_token)
-    more = found.next_page_token
     return page(
         "schedules/schedules.html",
         visitor,
         schedules=found.schedules,
-        next_url=more and "/schedules?" + urlencode({"page_token": more}),
+        next_url=next_url("/schedules", found.next_page_token),
         is_first=page_token is None,
     )
 
@@ -117,14 +115,12 @@ def _page(
     step: str = "",
 ) -> Response:
     history = schedule_runs.page(serving.database, found.name, PAGE_SIZE, page_token)
-    more = history.next_page_token
     return page(
         "schedules/schedule.html",
         visitor,
-        200 if problem is None else problem.kind.status,
         schedule=resource.shown(serving, found),
         runs=history.runs,
-        next_url=more and f"/schedules/{found.name}?" + urlencode({"page_token": more}),
+        next_url=next_url(f"/schedules/{found.name}", history.next_page_token),
         is_first=page_token is None,
         problem=problem,
         step=step,
@@ -148,10 +144,8 @@ def send_form(visitor: Changing, serving: Serving, fields: Form) -> Response:
     form = sent_form(fields)
     try:
         return _store(serving, visitor, form)
-    except ReshardError as error:
-        problem = problem_of(error)
-    except ProblemError as refused:
-        problem = refused
+    except (ReshardError, ProblemError) as error:
+        problem = problem_of(error) if isinstance(error, ReshardError) else error
     return _form_page(serving, visitor, form.with_problem(problem), problem.kind.status)
 
 
@@ -165,10 +159,8 @@ def _store(serving: Services, visitor: Visitor, form: ScheduleForm) -> Response:
         resource.put(serving, visitor.caller, name, body_of(form), Expected(none_match="*"))
     except ProblemError as problem:
         if problem.kind.status in (409, 412):
-            problem.field, problem.detail = (
-                "name",
-                f"the name {name!r} is taken; choose another name",
-            )
+            problem.field = "name"
+            problem.detail = f"the name {name!r} is taken; choose another name"
         raise
     return RedirectResponse(f"/schedules/{name}", 303)
 
@@ -244,7 +236,14 @@ def sent_form(fields: Fields) -> ScheduleForm:
 
 def body_of(form: ScheduleForm) -> ScheduleBody:
     """The schedule of a form. Raises ProblemError for an invalid form."""
-    members = {"when": _when(form), "targets": [_target_document(form)], "keep": number_of("keep", form.values["keep"])}  # fmt: skip
+    when, layout = _when(form), layout_in(form.values)
+    target = {
+        **members_of(TARGET_TEXTS, form.values),
+        "layout": layout,
+        "overwrite": "overwrite" in form.flags,
+    }
+    keep = number_of("keep", form.values["keep"])
+    members = {"when": when, "targets": [target], "keep": keep}
     check_texts(members)
     try:
         return ScheduleBody.model_validate(members)
@@ -263,12 +262,3 @@ def _when(form: ScheduleForm) -> dict[str, Any]:
     every = number_of("every", form.values["every"])
     newest_only = "newest_only" in form.flags
     return {"directory": source, "every": 1 if every is None else every, "newest_only": newest_only}
-
-
-def _target_document(form: ScheduleForm) -> dict[str, Any]:
-    layout = layout_in(form.values)
-    return {
-        **members_of(TARGET_TEXTS, form.values),
-        "layout": layout,
-        "overwrite": "overwrite" in form.flags,
-    }

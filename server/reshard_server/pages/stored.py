@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from functools import partial
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from reshard.maps.read_map import recipe_names
-from reshard_server.api.answers import answer_to
 from reshard_server.api.caller import Serving
 from reshard_server.db.stored import versions
-from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, StoredVersion
+from reshard_server.db.stored.kinds import KINDS, LAYOUT, MAP, StoredKind, StoredVersion
 from reshard_server.errors.problems import INVALID, ProblemError
-from reshard_server.pages.checkpoint_pages import sources
-from reshard_server.pages.rendering import layout_text, page
+from reshard_server.pages.checkpoint_pages import shown_answer, sources
+from reshard_server.pages.rendering import layout_text, next_url, page
 from reshard_server.pages.visitor import Visiting, Visitor
 from reshard_server.resources import questions
 from reshard_server.resources.stored import VersionName, find
@@ -79,38 +75,32 @@ async def preview_layout(
     checkpoint: Annotated[str, Query(max_length=4096)] = "",
 ) -> Response:
     """Previews the split of each tensor of a checkpoint by the layout, or shows the reason why it cannot."""
-    tried: dict[str, Any] = {"checkpoint": checkpoint.strip()}
-    try:
-        if not tried["checkpoint"]:
-            raise none_given()
-        body = PreviewRequest.model_validate({**tried, "layout": name})
-        ask = partial(questions.preview, serving, visitor.caller, body, "layout_summary")
-        question = await run_sync(ask, limiter=serving.finders)
-        tried["preview"] = json.loads(await answer_to(request, serving, question))
-    except ProblemError as refused:
-        tried["problem"] = refused
+    checkpoint = checkpoint.strip()
+    if checkpoint:
+        body = PreviewRequest.model_validate({"checkpoint": checkpoint, "layout": name})
+        preview, problem = await shown_answer(
+            request, serving, questions.preview, visitor.caller, body, "layout_summary"
+        )
+    else:
+        none_given = "no checkpoint is given; give one as ROOT/path"
+        preview, problem = None, ProblemError(INVALID, none_given, "checkpoint")
     offered = await sources(serving, visitor.caller)
-    return await run_sync(partial(_layout, serving, visitor, name, None, offered, **tried))
-
-
-def none_given() -> ProblemError:
-    """The problem if no checkpoint is given."""
-    return ProblemError(
-        INVALID,
-        "no checkpoint is given; give one as ROOT/path",
-        "checkpoint",
+    return await run_sync(
+        _layout, serving, visitor, name, None, offered, checkpoint, preview, problem
     )
 
 
 def stored_choices(serving: Services) -> tuple[Choices, Choices]:
     """Layouts, and maps with recipes behind them, for a form."""
 
-    def choices(kind: StoredKind) -> Choices:
-        found = versions.newest(serving.database, kind, MOST_STORED).versions
-        return [(version.name, version.name) for version in found]
-
-    recipes = [(name, f"{name} (recipe)") for name in recipe_names()]
-    return choices(LAYOUT), [*choices(MAP), *recipes]
+    layouts, maps = (
+        [
+            (found.name, found.name)
+            for found in versions.newest(serving.database, kind, MOST_STORED).versions
+        ]
+        for kind in KINDS
+    )
+    return layouts, [*maps, *((name, f"{name} (recipe)") for name in recipe_names())]
 
 
 def _layout(
@@ -128,7 +118,6 @@ def _layout(
     return page(
         "stored/layout.html",
         visitor,
-        200 if problem is None else problem.kind.status,
         layout=found,
         mesh=_mesh(found),
         **_shown(serving, LAYOUT, found, page_token),
@@ -165,7 +154,7 @@ def _names(
         noun=kind.noun,
         found=found.versions,
         recipes=recipes,
-        next_url=_next(f"/{kind.noun}s", found.next_page_token),
+        next_url=next_url(f"/{kind.noun}s", found.next_page_token),
         is_first=page_token is None,
     )
 
@@ -180,10 +169,6 @@ def _shown(
         "text": text[:LONGEST_SHOWN],
         "is_cut": len(text) > LONGEST_SHOWN,
         "versions": listed.versions,
-        "next_url": _next(f"/{kind.noun}s/{found.name}", listed.next_page_token),
+        "next_url": next_url(f"/{kind.noun}s/{found.name}", listed.next_page_token),
         "is_first": page_token is None,
     }
-
-
-def _next(path: str, token: str | None) -> str | None:
-    return token and f"{path}?{urlencode({'page_token': token})}"

@@ -116,10 +116,7 @@ def check_scope(found: Visitor, scope: Scope) -> None:
 
 def not_signed_in() -> ProblemError:
     """The problem of a visitor who is not signed in."""
-    return ProblemError(
-        UNAUTHENTICATED,
-        "nobody is signed in, or the session has ended; sign in",
-    )
+    return ProblemError(UNAUTHENTICATED, "nobody is signed in, or the session has ended; sign in")
 
 
 Visiting = Annotated[Visitor, Depends(visitor)]

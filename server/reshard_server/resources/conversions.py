@@ -25,9 +25,7 @@ CONVERSIONS: Resource[Conversion] = Resource(
 ConversionId = Annotated[
     str,
     Path(
-        description="Id of a conversion.",
-        max_length=128,
-        examples=["019d7c3a5b1e9f2c6d8e4a7b0c31"],
+        description="Id of a conversion.", max_length=128, examples=["019d7c3a5b1e9f2c6d8e4a7b0c31"]
     ),
 ]
 

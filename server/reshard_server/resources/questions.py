@@ -11,6 +11,7 @@ from reshard.storage.location import Location
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.documents import page_key, page_token
 from reshard_server.db.stored.kinds import KINDS, LAYOUT, MAP
+from reshard_server.jobs.ask import Effort, Question
 from reshard_server.jobs.check_request import (
     MemoryAndWorkers,
     check_conversion,
@@ -20,9 +21,8 @@ from reshard_server.jobs.check_request import (
     for_field,
     resolve_step,
 )
-from reshard_server.jobs.child_request import data_bytes
-from reshard_server.queries.ask import Effort, Question
-from reshard_server.queries.browse import browse
+from reshard_server.jobs.conversion_job import data_bytes
+from reshard_server.resources.browse import browse
 from reshard_server.schemas.checkpoint import (
     CheckpointPage,
     CheckpointQuery,
@@ -150,7 +150,7 @@ async def verification(serving: Services, caller: Caller, body: VerifyRequest) -
     body = await choose_step(serving.finders, serving.roots, caller, body)
     places = {"a": (body.checkpoint, "/checkpoint"), "b": (body.other, "/other")}
     found = {
-        name: None if path is None else str(await _in_thread(serving, caller, path, field))
+        name: None if path is None else str(await serving.find(existing, caller, path, field))
         for name, (path, field) in places.items()
     }
     rules = _rules(serving, body)
@@ -158,7 +158,7 @@ async def verification(serving: Services, caller: Caller, body: VerifyRequest) -
     of_root = {"identity", "key", "name", "min_version"}
     expected = body.model_dump(include=of_root, exclude_none=True)
     over = [
-        str(await _in_thread(serving, caller, path, f"/deltas/{number}"))
+        str(await serving.find(existing, caller, path, f"/deltas/{number}"))
         for number, path in enumerate(body.deltas)
     ]
     arguments = {**found, "unlisted": body.unlisted, **rules, **expected, **limits._asdict()}
@@ -186,7 +186,7 @@ def _rules(serving: Services, body: VerifyRequest) -> dict[str, Any]:
 async def identity(serving: Services, caller: Caller, body: IdentifyRequest) -> Question:
     """The root of a checkpoint's weights, computed; reads every byte and writes nothing."""
     body = await choose_step(serving.finders, serving.roots, caller, body)
-    path = await _in_thread(serving, caller, body.checkpoint, "/checkpoint")
+    path = await serving.find(existing, caller, body.checkpoint, "/checkpoint")
     limits = check_limits(serving, body.max_memory)
     arguments = {"path": str(path), "unlisted": body.unlisted, **limits._asdict()}
     shown = {"uri": body.checkpoint}
@@ -211,10 +211,6 @@ def existing(serving: Services, caller: Caller, text: str, field: str) -> Locati
     """The real place of a checkpoint. ProblemError, naming the field, if there is none."""
     with for_field(field):
         return serving.roots.existing(caller, text)
-
-
-async def _in_thread(serving: Services, caller: Caller, text: str, field: str) -> Location:
-    return await run_sync(existing, serving, caller, text, field, limiter=serving.finders)
 
 
 def _question(

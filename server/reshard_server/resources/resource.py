@@ -74,6 +74,12 @@ class Resource(Generic[R]):
         return name
 
 
+def names_tag(header: str, tag: str | None) -> bool:
+    """True if the header names this ETag, compared weakly; never for None, the ETag of a resource that does not exist."""
+    known = [known.strip().removeprefix("W/") for known in header.split(",")]
+    return tag is not None and (tag in known or "*" in known)
+
+
 def listed_token(caller: Caller) -> str | None:
     """The token whose resources a listing has; None for those of all tokens."""
     return None if caller.is_admin else caller.name

@@ -15,7 +15,7 @@ from reshard_server.errors.problems import CONFLICT, PRECONDITION, ProblemError
 from reshard_server.observability.logs import ABOUT
 from reshard_server.resources.resource import Resource, listed_token
 from reshard_server.schedules.check_schedule import check_schedule, first_look
-from reshard_server.schedules.run_now import run_now
+from reshard_server.schedules.loop import run_now
 from reshard_server.schedules.scheduling import UnfitError
 from reshard_server.schemas.schedule import Schedule, ScheduleBody, SchedulePage, ScheduleRun
 from reshard_server.services import Services
@@ -130,23 +130,20 @@ def _not_free(name: str) -> ProblemError:
 
 def pause(serving: Services, found: StoredSchedule) -> StoredSchedule:
     """Pauses a schedule. ProblemError if another request deleted it first."""
-    now = clock_of(serving.database).now()
-    return _unless_deleted(
-        found,
-        schedules.set_paused(serving.database, found, now, paused=True, unchanged=False),
-    )
+    return _set_paused(serving, found, clock_of(serving.database).now(), paused=True)
 
 
 def resume(serving: Services, found: StoredSchedule) -> StoredSchedule:
     """Resumes a schedule, from its next due time. ProblemError if another request deleted it first."""
     next_at = first_look(found.body, clock_of(serving.database).now())
-    return _unless_deleted(
-        found,
-        schedules.set_paused(serving.database, found, next_at, paused=False, unchanged=False),
-    )
+    return _set_paused(serving, found, next_at, paused=False)
 
 
-def _unless_deleted(found: StoredSchedule, stored: StoredSchedule | None) -> StoredSchedule:
+def _set_paused(
+    serving: Services, found: StoredSchedule, next_at: float, *, paused: bool
+) -> StoredSchedule:
+    db = serving.database
+    stored = schedules.set_paused(db, found, next_at, paused=paused, unchanged=False)
     if stored is None:
         raise SCHEDULES.gone(found.name)
     return stored

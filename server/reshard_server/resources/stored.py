@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Path
 
 from reshard import check_arguments
-from reshard.maps.read_map import recipe_names
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored import versions
-from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, StoredVersion
+from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, StoredVersion, is_recipe
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError
 from reshard_server.jobs.check_request import for_field, refuse_name
+from reshard_server.resources.resource import names_tag
 from reshard_server.services import Services
 
 VERSION_PATTERN = r"^[a-zA-Z0-9][a-zA-Z0-9._-]*(@[0-9]{1,10})?$"
@@ -23,12 +22,6 @@ BY_SEGMENT = {"layouts": LAYOUT, "maps": MAP}
 
 VersionName = Annotated[str, Path(max_length=139, pattern=VERSION_PATTERN)]
 """``name`` for the newest version, or ``name@version``."""
-
-
-def _names(header: str, tag: str | None) -> bool:
-    """True if the header names this ETag; never for None, the ETag of a resource that does not exist."""
-    known = [known.strip().removeprefix("W/") for known in header.split(",")]
-    return tag is not None and (tag in known or "*" in known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +34,8 @@ class Expectation:
     def holds(self, now: StoredVersion | None) -> bool:
         """True if the current version, None if there is none, is as expected."""
         tag = tag_of(now)
-        matches = self.match is None or _names(self.match, tag)
-        return matches and not (self.none_match is not None and _names(self.none_match, tag))
+        matches = self.match is None or names_tag(self.match, tag)
+        return matches and not names_tag(self.none_match or "", tag)
 
 
 def put(
@@ -54,7 +47,7 @@ def put(
     expected: Expectation,
 ) -> tuple[StoredVersion, bool]:
     """Stores a version; returns it, and True if it is new. ProblemError for content of a wrong form."""
-    _CHECKS[kind.noun](name, content)
+    _check(kind, name, content)
     return versions.put(
         serving.database,
         kind,
@@ -67,27 +60,18 @@ def put(
     )
 
 
-def _check_layout(_: str, content: Any) -> None:
-    with for_field("/layout"):
-        check_arguments(layout=content)
-
-
-def _check_map(name: str, content: Any) -> None:
-    if name in recipe_names():
+def _check(kind: StoredKind, name: str, content: Any) -> None:
+    if is_recipe(kind, name):
         raise ProblemError(
             INVALID,
             f"{name!r} is the name of a recipe, which comes with the server; choose another name",
             "name",
         )
-    refuse_name(content, "/map", "send the content of a map file: an object, or text of several lines")  # fmt: skip
-    with for_field("/map"):
-        check_arguments(map=content)
-
-
-_CHECKS: dict[str, Callable[[str, Any], None]] = {
-    LAYOUT.noun: _check_layout,
-    MAP.noun: _check_map,
-}
+    if kind is MAP:
+        remedy = "send the content of a map file: an object, or text of several lines"
+        refuse_name(content, "/map", remedy)
+    with for_field(f"/{kind.noun}"):
+        check_arguments(**{kind.noun: content})
 
 
 def find(serving: Services, kind: StoredKind, name: str) -> StoredVersion:
@@ -124,14 +108,8 @@ def tag_of(found: StoredVersion | None) -> str | None:
     return None if found is None else f'"{found.name}-{found.version}"'
 
 
-def is_known(if_none_match: str | None, found: StoredVersion) -> bool:
-    """True if a client has this version already."""
-    return if_none_match is not None and _names(if_none_match, tag_of(found))
-
-
 def gone(kind: StoredKind, name: str) -> ProblemError:
     """The problem for a name that is not stored."""
     return ProblemError(
-        NOT_FOUND,
-        f"there is no {kind.noun} {name!r}; list them at /v1/{kind.noun}s, or store one",
+        NOT_FOUND, f"there is no {kind.noun} {name!r}; list them at /v1/{kind.noun}s, or store one"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from reshard_server.auth.tokens import Caller
@@ -115,42 +116,42 @@ _WHOLE = ("layout", "mesh")
 
 def check_versions(body: ScheduleBody) -> None:
     """Raises ProblemError for a schedule whose outputs cannot be versions."""
+    for field, detail in _not_versions(body):
+        raise ProblemError(INVALID, detail, field)
+
+
+def _not_versions(body: ScheduleBody) -> Iterator[tuple[str, str]]:
+    """The fields of a schedule by which its outputs cannot be versions, each with the reason."""
+    target = body.targets[0]
     if isinstance(body.when, Clock):
-        raise ProblemError(
-            INVALID,
-            "delta is for the steps of a training run, but this schedule goes by the clock; give when.directory, or leave delta out",
+        yield (
             "/delta",
+            (
+                "delta is for the steps of a training run, but this schedule goes by the clock; give when.directory, or leave delta out"
+            ),
         )
     if len(body.targets) != 1:
-        raise ProblemError(
-            INVALID,
-            f"a schedule with delta publishes in one folder, but has {len(body.targets)} targets; give one target, and a schedule for each other",
+        yield (
             "/targets",
+            (
+                f"a schedule with delta publishes in one folder, but has {len(body.targets)} targets; give one target, and a schedule for each other"
+            ),
         )
-    [target] = body.targets
     if not _TARGET.fullmatch(target.target):
-        raise ProblemError(
-            INVALID,
-            f"the target {target.target[:200]!r} of a schedule with delta should be a folder below a root and weight_v{{version}} in it, such as "
-            "data/published/weight_v{version}",
+        yield (
             "/targets/0/target",
+            (
+                f"the target {target.target[:200]!r} of a schedule with delta should be a folder below a root and weight_v{{version}} in it, such as "
+                "data/published/weight_v{version}"
+            ),
         )
     if getattr(target, "to", None) != "safetensors":
-        raise ProblemError(
-            INVALID,
-            'versions are safetensors files; give the target "to": "safetensors"',
-            "/targets/0/to",
-        )
+        detail = 'versions are safetensors files; give the target "to": "safetensors"'
+        yield "/targets/0/to", detail
     for name in _WHOLE:
         if getattr(target, name) is not None:
-            raise ProblemError(
-                INVALID,
-                f"{name} would split tensors over files, but deltas stand on whole tensors; leave {name} out",
-                f"/targets/0/{name}",
-            )
+            why = f"{name} would split tensors over files, but deltas stand on whole tensors"
+            yield f"/targets/0/{name}", f"{why}; leave {name} out"
     if target.overwrite:
-        raise ProblemError(
-            INVALID,
-            "a version that receivers may have read is not replaced; leave overwrite out",
-            "/targets/0/overwrite",
-        )
+        detail = "a version that receivers may have read is not replaced; leave overwrite out"
+        yield "/targets/0/overwrite", detail

@@ -58,8 +58,16 @@ def link_step(step: Path, at: Path, *, requested: bool, stopping: Callable[[], b
     """
     is_linked = False
     try:
-        before = _listed(step, requested=requested)
-        why = _why_not(before, step) or _link_files(before, step, at, stopping)
+        before = listing(step)
+        if before.lost_files and not requested:
+            raise GoneError(
+                "some of its files were deleted after it was written; if that was intended, run this step by its number"
+            )
+        if before.odd is None:
+            why = _link_files(before, step, at, stopping)
+        else:
+            odd = before.odd if before.is_prefix else f"{step.name}/{before.odd}"
+            why = f"{odd} is neither a file nor a folder"
         check_whole(before, step)
         if not requested and time.time() - before.written_ns / 1e9 < 2 * SLACK_SECONDS:
             time.sleep(SETTLING_SECONDS)
@@ -72,8 +80,16 @@ def link_step(step: Path, at: Path, *, requested: bool, stopping: Callable[[], b
 
 
 def remove_links(at: Path) -> None:
-    """Removes a folder of links, complete or not; the step's own files stay. Raises OSError if that fails."""
-    remove_tree(_folder_of(at))
+    """Removes a folder of links, complete or not; the step's own files stay. Raises OSError if that fails.
+
+    Another process may remove it at the same time.
+    """
+    folder = _folder_of(at)
+    try:
+        shutil.rmtree(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        if folder.exists():
+            shutil.rmtree(folder)
 
 
 def _folder_of(at: Path) -> Path:
@@ -82,34 +98,6 @@ def _folder_of(at: Path) -> Path:
         if folder.parent.name == LINKS_FOLDER:
             return folder
     raise ValueError(f"{at} is not a folder of links")
-
-
-def remove_tree(folder: Path) -> None:
-    """Removes a folder if it exists; another process may remove it at the same time.
-
-    Raises OSError if it cannot be removed.
-    """
-    try:
-        shutil.rmtree(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        if folder.exists():
-            shutil.rmtree(folder)
-
-
-def _listed(step: Path, *, requested: bool) -> Listing:
-    listed = listing(step)
-    if listed.lost_files and not requested:
-        raise GoneError(
-            "some of its files were deleted after it was written; if that was intended, run this step by its number"
-        )
-    return listed
-
-
-def _why_not(before: Listing, step: Path) -> str | None:
-    if before.odd is not None:
-        odd = before.odd if before.is_prefix else f"{step.name}/{before.odd}"
-        return f"{odd} is neither a file nor a folder"
-    return None
 
 
 def _link_files(before: Listing, step: Path, at: Path, stopping: Callable[[], bool]) -> str | None:
@@ -177,7 +165,7 @@ class Listing:
         odd: an entry that is neither a file nor a folder, such as a link; None if there is none.
     """
 
-    files: dict[str, FileState] = field(default_factory=dict)
+    files: dict[str, FileState]
     folders: dict[str, int] = field(default_factory=dict)
     odd: str | None = None
 

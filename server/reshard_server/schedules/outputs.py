@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 import sqlalchemy as sa
 
@@ -36,27 +36,8 @@ from reshard_server.db.schedules.outputs import Output
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import OF_A_BUCKET, ProblemError, words_of
 from reshard_server.observability.logs import audit
-from reshard_server.schedules.scheduling import Scheduling, UnfitError
+from reshard_server.schedules.scheduling import Occasion, Scheduling, UnfitError
 from reshard_server.schemas.schedule import NewSteps, PublishedVersions
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """The form in which a step is published.
-
-    Attributes:
-        old: the client's path of the checkpoint that a delta is compared with; None for a full version.
-        why: the reason, for the history of the schedule.
-    """
-
-    version: int
-    old: str | None
-    why: str
-
-    @property
-    def detail(self) -> str:
-        """A line of the history."""
-        return f"version {version_text(self.version)}: {self.why}"
 
 
 def folder_of(stored: StoredSchedule) -> str:
@@ -81,12 +62,12 @@ def next_publication(
     stored: StoredSchedule,
     section: PublishedVersions,
     steps: Mapping[int, str],
-    directory: str,
-) -> Publication:
-    """The next version: a delta on the one before, if that and its source are there.
+    occasion: Occasion,
+) -> Occasion:
+    """The occasion of a step with the version that it becomes: a delta on the one before, if that and its source are there.
 
     Args:
-        steps: the folder of each step that is there, below ``directory``.
+        steps: the folder of each step that is there, beside the occasion's source.
 
     Raises ProblemError and StorageError if the folder of the versions cannot be read.
     """
@@ -95,29 +76,34 @@ def next_publication(
     highest = scheduling.roots.ask(folder, lambda: _highest(place))
     made = _made(scheduling, stored)
     version = max(highest, *(_version(output) for output in made), 0) + 1
+
+    def published(why: str, old: str | None = None) -> Occasion:
+        detail = f"version {version_text(version)}: {why}"
+        return replace(occasion, version=version, old=old, detail=detail)
+
     if not made:
-        return Publication(version, None, "the first of this schedule")
+        return published("the first of this schedule")
     last, before = made[-1], version_text(version - 1)
     if (
         _version(last) != version - 1
         or highest != version - 1
         or _stamp(scheduling, last) != last.stamp
     ):
-        return Publication(
-            version,
-            None,
-            f"a full one, since the version {before} is not this schedule's, or is gone",
+        return published(
+            f"a full one, since the version {before} is not this schedule's, or is gone"
         )
     since = _deltas_since_full(scheduling, made, section.anchor_every)
     if since >= section.anchor_every - 1:
-        return Publication(version, None, f"a full one, as every {section.anchor_every} versions")
+        return published(f"a full one, as every {section.anchor_every} versions")
     if since == 0:
-        return Publication(version, last.target, f"a delta on the version {before}")
+        return published(f"a delta on the version {before}", last.target)
     name = None if last.step is None else steps.get(last.step)
     if name is None:
-        why = f"a full one, since the step {last.step}, of which the version {before} was made, is gone"
-        return Publication(version, None, why)
-    return Publication(version, f"{directory}/{name}", f"a delta on the version {before}")
+        return published(
+            f"a full one, since the step {last.step}, of which the version {before} was made, is gone"
+        )
+    directory = occasion.source.rpartition("/")[0]
+    return published(f"a delta on the version {before}", f"{directory}/{name}")
 
 
 def _made(scheduling: Scheduling, stored: StoredSchedule) -> list[Output]:
@@ -146,8 +132,9 @@ def _deltas_since_full(scheduling: Scheduling, made: list[Output], most: int) ->
 
 
 def _is_full(scheduling: Scheduling, output: Output) -> bool:
+    """True if a version of the weights needs no other: a conversion leaves its record there, a delta does not."""
     place = scheduling.roots.recheck(output.target)
-    return scheduling.roots.ask(output.target, lambda: is_full_version(place))
+    return scheduling.roots.ask(output.target, (place / RECORD).is_file)
 
 
 def kept_versions(scheduling: Scheduling, existing: list[Output], keep: int) -> set[str]:
@@ -197,10 +184,14 @@ def finish_removing(scheduling: Scheduling, stored: StoredSchedule, output: Outp
     """Removes an output whose removal has begun, with the rights of the schedule."""
     try:
         target = scheduling.roots.writable(scheduling.caller(stored), output.target)
+        aside = f"{REMOVED_PREFIX}{output.id[:32]}"
         is_removed = scheduling.roots.ask(
-            output.target, lambda: remove(target, output.id, output.stamp or ""), REMOVE_SECONDS
+            output.target,
+            lambda: remove_finished(target, output.stamp or "", RECORDS, aside),
+            REMOVE_SECONDS,
         )
         if is_removed:  # and not gone already, or replaced by something else
+            LOG.info("removed %s, an old output of a schedule", target)
             where = f"/v1/schedules/{stored.name}"
             audit("removed", caller=stored.token, resource=where, targets=[output.target])
     except (UnfitError, ProblemError) as refused:
@@ -258,21 +249,3 @@ RECORDS = (RECORD, INDEX)
 def output_stamp(output: Location) -> str | None:
     """A stamp that changes when something else replaces a converted checkpoint; None without a checkpoint."""
     return stamp_of_finished(output, RECORDS)
-
-
-def is_full_version(output: Location) -> bool:
-    """True if a version of the weights needs no other: a conversion leaves its record there, a delta does not."""
-    return (output / RECORD).is_file()
-
-
-def remove(output: Location, number: str, known: str) -> bool:
-    """Removes an output; False if it is gone or something else has its name.
-
-    Args:
-        number: distinguishes it from other outputs.
-        known: its stamp.
-    """
-    is_removed = remove_finished(output, known, RECORDS, f"{REMOVED_PREFIX}{number[:32]}")
-    if is_removed:
-        LOG.info("removed %s, an old output of a schedule", output)
-    return is_removed

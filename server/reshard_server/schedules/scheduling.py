@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -97,25 +97,43 @@ class Scheduling:
         if self.settings.keep_runs:
             forget_old(self.database, stored.name, self.settings.keep_runs, there)
 
-    def started(self, stored: StoredSchedule, request: JobRequest, conversion: str) -> None:
-        """Writes a queued conversion to the audit log, and wakes the queue."""
-        audit(
-            "scheduled",
-            caller=stored.token,
-            resource=f"/v1/schedules/{stored.name}",
-            conversion=conversion,
-            targets=[requested.target for requested in targets_of(request)],
-        )
-        self.wake_queue()
-
-    def check(self, stored: StoredSchedule, request: JobRequest) -> None:
-        """Raises UnfitError if the token lost the rights for it, ProblemError if it is impossible."""
+    def prepared(self, stored: StoredSchedule, occasion: Occasion) -> Run:
+        """A run on an occasion. Raises UnfitError if the token lost the rights for it, ProblemError if it is impossible."""
+        request = request_of(stored.name, stored.body, occasion)
         try:
             check_job(self, self.caller(stored), request)
         except ProblemError as problem:
             if problem.kind is NOT_FOUND:
                 raise _unfit(stored, problem) from problem
             raise
+        return Run(stored, occasion, request)
+
+    def queue(self, connection: sa.Connection, run: Run) -> str:
+        """Queues the run's conversion and records its expected outputs; returns its id. Raises QueueFullError."""
+        stored, most = run.stored, self.settings.queued_per_token
+        if conversions.count_queued(connection, stored.token) >= most:
+            raise QueueFullError(
+                f"{most} conversions of the token {stored.token!r} wait already, the most that may wait"
+            )
+        [made] = conversions.insert(connection, [New(stored.token, run.request, stored.name)])
+        at, step = run.occasion.at, run.occasion.step
+        outputs = [
+            Output.expected(stored.name, requested.target, target.target, step, at, made.id)
+            for requested, target in zip(stored.body.targets, targets_of(run.request), strict=True)
+        ]
+        schedule_outputs.expect(connection, outputs)
+        return made.id
+
+    def started(self, run: Run, conversion: str) -> None:
+        """Writes a queued conversion to the audit log, and wakes the queue."""
+        audit(
+            "scheduled",
+            caller=run.stored.token,
+            resource=f"/v1/schedules/{run.stored.name}",
+            conversion=conversion,
+            targets=[requested.target for requested in targets_of(run.request)],
+        )
+        self.wake_queue()
 
 
 def source_of(body: ScheduleBody) -> str:
@@ -154,17 +172,6 @@ def fields_of(template: str) -> frozenset[str]:
     return frozenset(_FIELD.findall(template))
 
 
-def filled(template: str, values: Mapping[str, str]) -> str:
-    """The template with its fields filled in; fields within the values stay as they are."""
-    return _FIELD.sub(lambda match: values[match[1]], template)
-
-
-def values_of(name: str, at: float, step: int | None) -> dict[str, str]:
-    """The value of each field."""
-    time = datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%SZ")
-    return {"name": name, "time": time} | ({} if step is None else {"step": str(step)})
-
-
 @dataclass(frozen=True, slots=True)
 class Occasion:
     """The subject of one run.
@@ -174,7 +181,8 @@ class Occasion:
         again: an earlier run may have left unfinished work. It is thrown away, since that run read the step from
             other hard links.
         version: of the weights; None if the schedule publishes none.
-        old: the checkpoint that a delta is compared with.
+        old: the checkpoint that a delta is compared with; None for a full version.
+        detail: its text in the history.
     """
 
     source: str
@@ -183,6 +191,16 @@ class Occasion:
     again: bool = False
     version: int | None = None
     old: str | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that may start, with the request of its conversion."""
+
+    stored: StoredSchedule
+    occasion: Occasion
+    request: JobRequest
 
 
 class QueueFullError(Exception):
@@ -191,13 +209,24 @@ class QueueFullError(Exception):
 
 def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> JobRequest:
     """The conversion's request; not checked."""
-    values = values_of(name, occasion.at, occasion.step)
+    time = datetime.fromtimestamp(occasion.at, UTC).strftime("%Y%m%dT%H%M%SZ")
+    values, labels = {"name": name, "time": time}, {"schedule": name}
+    if occasion.step is not None:
+        values["step"] = labels["step"] = str(occasion.step)
     again = occasion.again
     if occasion.version is not None:
         values["version"] = version_text(occasion.version)
         again = True  # a run that failed may have left another step there
-    targets = tuple(_target(requested, values, again=again) for requested in body.targets)
-    labels = {"schedule": name} | ({} if occasion.step is None else {"step": str(occasion.step)})
+    targets = tuple(
+        requested.model_copy(
+            update={
+                # Fields within the values stay as they are.
+                "target": _FIELD.sub(lambda match: values[match[1]], requested.target),
+                "restart": requested.restart or again,
+            }
+        )
+        for requested in body.targets
+    )
     shared = {
         "source": occasion.source,
         "max_memory": body.max_memory,
@@ -223,32 +252,3 @@ def _delta(
     }
     form = section.model_dump(include=set(DeltaForm.model_fields))
     return OneDelta.model_validate({**rules, **form, **new, "old": old, "or_full": True})
-
-
-def insert_conversion(
-    connection: sa.Connection,
-    scheduling: Scheduling,
-    stored: StoredSchedule,
-    request: JobRequest,
-    occasion: Occasion,
-) -> str:
-    """Queues the conversion and records its expected outputs; returns its id. Raises QueueFullError."""
-    token = stored.token
-    if conversions.count_queued(connection, token) >= scheduling.settings.queued_per_token:
-        raise QueueFullError(
-            f"{scheduling.settings.queued_per_token} conversions of the token {token!r} wait already, the most that may wait"
-        )
-    [made] = conversions.insert(connection, [New(token, request, stored.name)])
-    outputs = [
-        Output.expected(
-            stored.name, requested.target, target.target, occasion.step, occasion.at, made.id
-        )
-        for requested, target in zip(stored.body.targets, targets_of(request), strict=True)
-    ]
-    schedule_outputs.expect(connection, outputs)
-    return made.id
-
-
-def _target(requested: TargetRequest, values: dict[str, str], *, again: bool) -> TargetRequest:
-    filled_in = {"target": filled(requested.target, values), "restart": requested.restart or again}
-    return requested.model_copy(update=filled_in)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -48,15 +48,8 @@ from reshard_server.schedules.hard_links import (
     remove_links,
 )
 from reshard_server.schedules.outputs import is_publishing, newest_step, next_publication
-from reshard_server.schedules.scheduling import (
-    Occasion,
-    QueueFullError,
-    Scheduling,
-    insert_conversion,
-    request_of,
-)
+from reshard_server.schedules.scheduling import Occasion, QueueFullError, Run, Scheduling
 from reshard_server.schemas.base import LARGEST_STEP
-from reshard_server.schemas.conversion import JobRequest
 from reshard_server.schemas.schedule import NewSteps, Outcome
 
 LOG = logging.getLogger(__name__)
@@ -71,7 +64,10 @@ def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: fl
     try:
         there = scheduling.roots.ask(when.directory, lambda: step_folders(directory, when))
         covered = covered_steps(there, when)
-        new = _new(scheduling, stored, covered.keys())
+        unknown = covered.keys() - schedule_runs.known_steps(scheduling.database, stored.name)
+        if unknown:
+            unknown -= forgotten(scheduling.database, stored.name, unknown)
+        new = sorted(unknown)
         if new:
             scheduling.forget_old_runs(stored, there.keys())
             new = _not_passed(scheduling, stored, new)
@@ -122,14 +118,6 @@ def _to_convert(
         yield step
 
 
-def _new(scheduling: Scheduling, stored: StoredSchedule, steps: Collection[int]) -> list[int]:
-    """Steps without a run, recorded or forgotten; oldest first."""
-    unknown = set(steps) - schedule_runs.known_steps(scheduling.database, stored.name)
-    if not unknown:
-        return []
-    return sorted(unknown - forgotten(scheduling.database, stored.name, unknown))
-
-
 def _not_passed(scheduling: Scheduling, stored: StoredSchedule, new: list[int]) -> list[int]:
     """The new steps; for a schedule that publishes versions, only those after the newest version's."""
     if stored.body.delta is None:
@@ -149,48 +137,41 @@ def occasion_of(
     step: int,
     there: Mapping[int, str],
     now: float,
-) -> tuple[Occasion, str]:
-    """The run of a step, and its text in the history.
+) -> Occasion:
+    """The occasion of a step's run.
 
     Args:
         there: the folder of each step that is there.
 
     Raises ProblemError and StorageError if the versions before it cannot be read.
     """
-    source = f"{when.directory}/{there[step]}"
+    occasion = Occasion(f"{when.directory}/{there[step]}", now, step)
     if stored.body.delta is None:
-        return Occasion(source, now, step), ""
-    planned = next_publication(scheduling, stored, stored.body.delta, there, when.directory)
-    occasion = Occasion(source, now, step, version=planned.version, old=planned.old)
-    return occasion, planned.detail
+        return occasion
+    return next_publication(scheduling, stored, stored.body.delta, there, occasion)
 
 
 def start_step(
     scheduling: Scheduling,
     stored: StoredSchedule,
     claimed: StepClaim,
-    planned: tuple[Occasion, str],
+    occasion: Occasion,
     *,
     requested: bool = False,
 ) -> None:
     """Hard-links a claimed step and queues its conversion; the step's row has the outcome.
 
     Args:
-        planned: the result of ``occasion_of``.
         requested: a client asked for this step.
 
     Raises UnfitError if the schedule's token lost its rights; for a requested step also QueueFullError and
     StoppedError. Then the step is released.
     """
-    occasion, why = planned
-    occasion = replace(occasion, again=claimed.before is not None)
     ended, conversion = False, None
     try:
-        request = request_of(stored.name, stored.body, occasion)
-        scheduling.check(stored, request)
-        conversion = _link_and_queue(
-            scheduling, stored, claimed, request, occasion, why, requested=requested
-        )
+        again = claimed.before is not None
+        run = scheduling.prepared(stored, replace(occasion, again=again))
+        conversion = _link_and_queue(scheduling, claimed, run, requested=requested)
         ended = True
     except GoneError as gone:
         ended = _end(scheduling, claimed, "gone", str(gone))
@@ -204,25 +185,18 @@ def start_step(
         if not ended:
             schedule_runs.release(scheduling.database, claimed)
     if conversion is not None:
-        scheduling.started(stored, request, conversion)
+        scheduling.started(run, conversion)
 
 
 def _link_and_queue(
-    scheduling: Scheduling,
-    stored: StoredSchedule,
-    claimed: StepClaim,
-    request: JobRequest,
-    occasion: Occasion,
-    said: str,
-    *,
-    requested: bool,
+    scheduling: Scheduling, claimed: StepClaim, run: Run, *, requested: bool
 ) -> str | None:
     """The id of the conversion; None if the claim was lost meanwhile."""
-    db = scheduling.database
-    step = scheduling.roots.readable(scheduling.caller(stored), occasion.source)
+    db, source = scheduling.database, run.occasion.source
+    step = scheduling.roots.readable(scheduling.caller(run.stored), source)
     if step.local is None:
-        return _queued(scheduling, stored, claimed, request, occasion, linked=False, detail=said)
-    root = scheduling.roots.place_of(occasion.source.partition("/")[0])
+        return _queued(scheduling, claimed, run, run.occasion.detail, linked=False)
+    root = scheduling.roots.place_of(source.partition("/")[0])
     links = LinkFolder(claimed.text, links_for(step, root, claimed.text))
     hard_links.record(db, links, scheduling.executor)
     why, queued = "", None
@@ -231,10 +205,8 @@ def _link_and_queue(
             step.local, links.path, requested=requested, stopping=scheduling.stopping.is_set
         )
         why = "" if why_not is None else f"read without hard links: {why_not}"
-        detail = "; ".join(filter(None, (said, why)))
-        queued = _queued(
-            scheduling, stored, claimed, request, occasion, linked=not why, detail=detail
-        )
+        detail = "; ".join(filter(None, (run.occasion.detail, why)))
+        queued = _queued(scheduling, claimed, run, detail, linked=not why)
     finally:
         if queued is None or why:
             remove_links(links.path)
@@ -243,19 +215,14 @@ def _link_and_queue(
 
 
 def _queued(
-    scheduling: Scheduling,
-    stored: StoredSchedule,
-    claimed: StepClaim,
-    request: JobRequest,
-    occasion: Occasion,
-    *,
-    linked: bool,
-    detail: str,
+    scheduling: Scheduling, claimed: StepClaim, run: Run, detail: str, *, linked: bool
 ) -> str | None:
     with scheduling.database.begin() as connection:
-        if occasion.version is not None and is_publishing(connection, stored):
-            raise QueueFullError(f"the schedule {stored.name!r} is publishing another version now")
-        made = insert_conversion(connection, scheduling, stored, request, occasion)
+        if run.occasion.version is not None and is_publishing(connection, run.stored):
+            raise QueueFullError(
+                f"the schedule {run.stored.name!r} is publishing another version now"
+            )
+        made = scheduling.queue(connection, run)
         stands = schedule_runs.end_claim(
             connection, claimed, "started", conversion=made, detail=detail or None
         )

@@ -72,10 +72,6 @@ class RequestDocument(BaseModel):
         return check_members(value)
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
 class CheckpointChoice(RequestDocument):
     """A request about a checkpoint, which may be a step of a training run, or one item of it.
 
@@ -89,22 +85,18 @@ class CheckpointChoice(RequestDocument):
 
     step: StepNumber | Literal["latest"] | None = Field(
         None,
-        exclude_if=_is_none,
+        exclude_if=lambda value: value is None,
         description="A step of the training run at this path; latest is the last committed step when the request "
         "arrives.",
         examples=["latest"],
     )
     item: str | None = Field(
         None,
-        exclude_if=_is_none,
+        exclude_if=lambda value: value is None,
         max_length=255,
         description="One item of a checkpoint with several; names of tensors are then relative to it.",
         examples=["model"],
     )
-
-
-def _is_left(value: object) -> bool:
-    return value == "leave"
 
 
 class UnlistedChoice(RequestDocument):
@@ -112,7 +104,7 @@ class UnlistedChoice(RequestDocument):
 
     unlisted: reshard.Unlisted = Field(
         "leave",
-        exclude_if=_is_left,
+        exclude_if=lambda value: value == "leave",
         description="Tensors and files of a safetensors folder that its index does not list: leave them out with a warning, or "
         "include them. With include, files of which it is not clear that they are one model are taken as one, and one file "
         "of several by itself.",
@@ -203,10 +195,7 @@ RootedPath = Annotated[
 Name = Annotated[
     str,
     Field(
-        min_length=1,
-        max_length=128,
-        pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]*$",
-        examples=["serving"],
+        min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]*$", examples=["serving"]
     ),
 ]
 

@@ -161,9 +161,7 @@ class StoredQuery(CheckpointChoice, UnlistedChoice):
 
     checkpoint: RootedPath
     step: Annotated[int, Field(ge=0, le=LARGEST_STEP)] | Literal["latest"] | None = Field(
-        None,
-        description="A step of the training run at this path.",
-        examples=["latest"],
+        None, description="A step of the training run at this path.", examples=["latest"]
     )
 
 

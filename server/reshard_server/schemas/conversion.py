@@ -91,16 +91,12 @@ class JobOptions(RunLimits):
     labels: Labels = Field(default_factory=dict)
 
 
-def _is_empty(value: object) -> bool:
-    return value == ()
-
-
 Deltas = Annotated[
     tuple[RootedPath, ...],
     Field(
         default=(),
         max_length=1000,
-        exclude_if=_is_empty,
+        exclude_if=lambda value: value == (),
         description="Deltas over the source, in any order: the version that they make of it is read. The source is a full version then, "
         "safetensors with whole tensors.",
     ),

@@ -22,10 +22,6 @@ from reshard_server.schemas.base import (
 from reshard_server.schemas.conversion import DeltaForm, Size, State, TargetRequests
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
 class Clock(CheckpointChoice):
     """At the times of a cron expression, in UTC; ``step`` and ``item`` are looked up at each run."""
 
@@ -94,7 +90,7 @@ class ScheduleBody(RequestDocument):
     targets: TargetRequests
     delta: PublishedVersions | None = Field(
         None,
-        exclude_if=_is_none,
+        exclude_if=lambda value: value is None,
         description="Publish each new step as a delta on the version before.",
     )
     keep: Whole | None = Field(

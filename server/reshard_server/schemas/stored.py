@@ -18,8 +18,7 @@ from reshard_server.schemas.base import (
 )
 
 LEFT_OUT: Any = Field(
-    None,
-    description="The content; null if it is larger than 4096 bytes: get it by its name.",
+    None, description="The content; null if it is larger than 4096 bytes: get it by its name."
 )
 """The content in a listing."""
 

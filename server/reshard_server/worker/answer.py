@@ -34,15 +34,6 @@ def answer(question: str, arguments: Document, progress: ProgressThrottle) -> Do
     return _ANSWERS[question](dict(arguments), progress)
 
 
-def _inspect(arguments: Document, _: ProgressThrottle) -> Document:
-    return answer_of("inspect", reshard.inspect(**arguments))
-
-
-def _versions(arguments: Document, _: ProgressThrottle) -> Document:
-    versions = plain(reshard.inspect_versions(**arguments))
-    return answer_of("inspect", uri=arguments["path"], versions=versions)
-
-
 def _verify(arguments: Document, progress: ProgressThrottle) -> Document:
     try:
         return answer_of("verify", reshard.verify(**arguments, progress=progress))
@@ -53,84 +44,65 @@ def _verify(arguments: Document, progress: ProgressThrottle) -> Document:
         ) from None
 
 
-def _fingerprint(arguments: Document, progress: ProgressThrottle) -> Document:
-    return answer_of("fingerprint", reshard.fingerprint(**arguments, progress=progress))
-
-
-def _identify(arguments: Document, progress: ProgressThrottle) -> Document:
-    return answer_of("identify", reshard.identify(**arguments, progress=progress))
-
-
-def _starter(arguments: Document, _: ProgressThrottle) -> Document:
-    starter = reshard.starter_layout(**arguments)
-    return answer_of("layout", source=arguments["source"], starter=starter)
-
-
 def _layout(arguments: Document, _: ProgressThrottle) -> Document:
     preview = reshard.preview_layout(**arguments)
     return answer_of("layout", replace(preview, file="", source=arguments["source"]))
 
 
-def _plan(arguments: Document, _: ProgressThrottle) -> Document:
-    shares, link = arguments.pop("shares"), arguments.pop("link")
-    return answer_of("plan", _as_asked(reshard.plan(**arguments), shares, link))
+def _plan(shares: bool, link: dict[str, float], **arguments: Any) -> Document:
+    """The plan, or those of several targets; with shares if they were asked for, and with its requests on the link."""
+    if "targets" in arguments:
+        targets = [reshard.Target(**target) for target in arguments.pop("targets")]
+        return _priced(reshard.plan_all(targets=targets, **arguments), shares, link)
+    return _priced(reshard.plan(**arguments), shares, link)
 
 
-def _plans(arguments: Document, _: ProgressThrottle) -> Document:
-    shares, link = arguments.pop("shares"), arguments.pop("link")
-    targets = [reshard.Target(**target) for target in arguments.pop("targets")]
-    planned = reshard.plan_all(arguments.pop("source"), targets, **arguments)
-    return answer_of("plan", _as_asked(planned, shares, link))
-
-
-def _as_asked(planned: P, shares: bool, link: dict[str, float]) -> P:
-    """The plan, with shares if they were asked for, and with its requests on the link."""
+def _priced(planned: P, shares: bool, link: dict[str, float]) -> Document:
     found = planned.with_shares() if shares else planned
-    return priced(found, found.request_plan, **link) if link else found
+    return answer_of("plan", priced(found, found.request_plan, **link) if link else found)
 
 
-def _picture(arguments: Document, _: ProgressThrottle) -> Document:
-    shown = arguments.pop("tensor")
-    return picture(reshard.plan(**arguments), shown)
+def _picture(tensor: str | None, **arguments: Any) -> Document:
+    return picture(reshard.plan(**arguments), tensor)
 
 
 def _contents(arguments: Document, _: ProgressThrottle) -> Document:
     """A checkpoint's contents for a page: the first tensors only."""
-    whole = _inspect(arguments, _)
+    whole = answer_of("inspect", reshard.inspect(**arguments))
     kept = ("format", "style", "nbytes", "items", "meshes", "warnings")
-    return {
-        "command": "contents",
-        **{name: whole[name] for name in kept},
-        "tensors": whole["tensors"][:MOST_TENSORS],
-        "count": len(whole["tensors"]),
-        "identity": recorded_identity(arguments["path"]),
-    }
+    shown = {name: whole[name] for name in (*kept, "tensors")}
+    identity = recorded_identity(arguments["path"])
+    return {**_first_tensors("contents", shown), "identity": identity}
 
 
-def _layout_summary(arguments: Document, _: ProgressThrottle) -> Document:
-    """A layout on a checkpoint for a page: the first tensors only."""
-    whole = _layout(arguments, _)
-    return {
-        **whole,
-        "command": "layout_summary",
-        "tensors": whole["tensors"][:MOST_TENSORS],
-        "count": len(whole["tensors"]),
-    }
+def _first_tensors(command: str, whole: Document) -> Document:
+    """A part of a document for a page: the first tensors, and the number of all."""
+    tensors = whole["tensors"]
+    cut = {"tensors": tensors[:MOST_TENSORS], "count": len(tensors)}
+    return {**whole, "command": command, **cut}
 
 
 _ANSWERS: dict[str, Callable[[Document, ProgressThrottle], Document]] = {
-    "inspect": _inspect,
-    "versions": _versions,
+    "inspect": lambda asked, _: answer_of("inspect", reshard.inspect(**asked)),
+    "versions": lambda asked, _: answer_of(
+        "inspect", uri=asked["path"], versions=plain(reshard.inspect_versions(**asked))
+    ),
     "verify": _verify,
-    "fingerprint": _fingerprint,
-    "identify": _identify,
+    "fingerprint": lambda asked, progress: answer_of(
+        "fingerprint", reshard.fingerprint(**asked, progress=progress)
+    ),
+    "identify": lambda asked, progress: answer_of(
+        "identify", reshard.identify(**asked, progress=progress)
+    ),
     "layout": _layout,
-    "starter": _starter,
-    "plan": _plan,
-    "plans": _plans,
-    "picture": _picture,
+    "starter": lambda asked, _: answer_of(
+        "layout", source=asked["source"], starter=reshard.starter_layout(**asked)
+    ),
+    "plan": lambda asked, _: _plan(**asked),
+    "plans": lambda asked, _: _plan(**asked),
+    "picture": lambda asked, _: _picture(**asked),
     "contents": _contents,
-    "layout_summary": _layout_summary,
+    "layout_summary": lambda asked, _: _first_tensors("layout_summary", _layout(asked, _)),
 }
 
 
@@ -216,11 +188,8 @@ def overlap(tensor: Planned) -> PartOverlap:
     """The overlap of the target's shards with the source's. Shards are boxes, so each dimension is computed alone."""
     cuts = zip(tensor.source_spec.slices.cuts, tensor.target_spec.slices.cuts, strict=True)
     lines = [_overlap(source, target) for source, target in cuts]
-    return (
-        PartOverlap(*(math.prod(values) for values in zip(*lines, strict=True)))
-        if lines
-        else PartOverlap(1, 1, 1)
-    )
+    alone = zip(*lines, strict=True) if lines else ((), (), ())
+    return PartOverlap(*(math.prod(values) for values in alone))
 
 
 @lru_cache(maxsize=1024)

@@ -17,7 +17,6 @@ from reshard.errors import (
     MemoryBudgetError,
     MissingError,
     PlanError,
-    ReshardError,
     ResumeError,
     SourceChangedError,
     TargetBusyError,
@@ -105,8 +104,16 @@ def _run(
 
 RULES = ("layout", "select", "drop", "rename", "cast", "map", "sizes", "reverse")
 
-NO_DELTA = (PlanError, FormatError, MissingError, SourceChangedError, VerificationError)
-"""Refusals because of the two checkpoints; a full version may still be possible."""
+NO_DELTA = (
+    PlanError,
+    FormatError,
+    MissingError,
+    SourceChangedError,
+    VerificationError,
+    ResumeError,
+    TargetExistsError,
+)
+"""Refusals because of the two checkpoints, or of a full version that another attempt began; a full version may still be possible."""
 
 
 def publish_version(
@@ -137,35 +144,20 @@ def publish_version(
             before_publish=before_publish,
         )
     except NO_DELTA as refused:
-        if not or_full or isinstance(refused, MemoryBudgetError):
+        # A target that exists may be the full version of an earlier attempt.
+        is_another = isinstance(refused, TargetExistsError) and not request["begun"]
+        if not or_full or isinstance(refused, MemoryBudgetError) or is_another:
             raise
-        return _full_version(request, progress, before_publish, refused)
-    except ResumeError as refused:  # of a full version that another attempt began here
-        if not or_full:
-            raise
-        return _full_version(request, progress, before_publish, refused)
-    except TargetExistsError as refused:  # perhaps the full version of an earlier attempt
-        if not (or_full and request["begun"]):
-            raise
-        return _full_version(request, progress, before_publish, refused)
+        [requested] = request["targets"]
+        full = {**requested, "to": "safetensors", "restart": not request["begun"]}
+        whole = convert_all({**request, "targets": [full]}, progress, before_publish)
+        warning = f"a full version was published, since no delta could be made: {refused}"
+        return {**whole, "reports": [with_warning(each, warning) for each in whole["reports"]]}
     report = answer_of("delta", made)
     return {
         "reports": [{**report, "tensors": [*report["tensors"].values()]}],  # as all reports here
         "read_bytes": None,
     }
-
-
-def _full_version(
-    request: dict[str, Any],
-    progress: ProgressThrottle,
-    before_publish: Callable[[str], None] | None,
-    refused: ReshardError,
-) -> dict[str, Any]:
-    [requested] = request["targets"]
-    full = {**requested, "to": "safetensors", "restart": not request["begun"]}
-    made = convert_all({**request, "targets": [full]}, progress, before_publish)
-    warning = f"a full version was published, since no delta could be made: {refused}"
-    return {**made, "reports": [with_warning(report, warning) for report in made["reports"]]}
 
 
 REPORT_SECONDS = 0.5

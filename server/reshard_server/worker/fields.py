@@ -75,11 +75,8 @@ def _source_of(request: dict[str, Any]) -> str | None:
         return None  # any of them
     if request.get("delta") or request.get("deltas"):
         return None
-    return (
-        "/checkpoint"
-        if question in ("inspect", "versions", "verify", "fingerprint", "identify", "layout")
-        else "/source"
-    )
+    looks = ("inspect", "versions", "verify", "fingerprint", "identify", "layout")
+    return "/checkpoint" if question in looks else "/source"
 
 
 def _requested_of(error: ReshardError, request: dict[str, Any]) -> _RequestedTarget | None:

@@ -22,9 +22,8 @@ from contextlib import suppress
 from importlib import import_module
 
 import reshard
-from reshard_server.worker.child import run_child
+from reshard_server.worker.child import die_with_parent, run_child
 from reshard_server.worker.children import DESCRIPTORS, NUMBER
-from reshard_server.worker.parent import die_with_parent
 
 _APART = ("reshard.cli", "reshard.demo")
 """Packages that no child uses."""

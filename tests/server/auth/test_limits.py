@@ -124,6 +124,6 @@ def test_a_refusal_says_whose_limit_it_is() -> None:
         "3 streams are open, the most that this server allows for all tokens together (its setting streams); try again "
         "later, or poll with If-None-Match"
     )
-    for stream in opened:
-        stream.give_back()
+    for give_back in opened:
+        give_back()
     assert streams.open == 1

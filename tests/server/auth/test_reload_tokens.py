@@ -13,8 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from reshard_server.auth.reload_tokens import TokenReloader
-from reshard_server.auth.tokens import Tokens, as_toml, load_tokens, make_token
+from reshard_server.auth.tokens import TokenReloader, Tokens, as_toml, load_tokens, make_token
 from reshard_server.settings import Settings, TokenSettings
 
 from reshard.errors import ReshardError
@@ -224,7 +223,7 @@ def test_a_running_server_takes_tokens_and_gives_them_up(tmp_path: Path) -> None
     old, new = ({"Authorization": f"Bearer {which}-secret"} for which in ("old", "new"))
     body = {"source": "data/a", "target": "data/b"}
     looks = {
-        "reshard_server.auth.reload_tokens.LOOK_SECONDS": 0.1,
+        "reshard_server.auth.tokens.LOOK_SECONDS": 0.1,
         "reshard_server.api.conversions.SILENCE_SECONDS": 0.5,
     }
     with live(tmp_path, module="tests.server.idle", tokens_file=str(file), waits=looks) as server:

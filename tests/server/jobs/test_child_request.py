@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from reshard_server.db.conversions import conversions
 from reshard_server.db.database import open_database
 from reshard_server.db.tables import LAYOUTS
-from reshard_server.jobs.child_request import make_child_request
+from reshard_server.jobs.conversion_job import make_child_request
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import MIB, Settings
 

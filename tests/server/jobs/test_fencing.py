@@ -21,7 +21,7 @@ from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.database import open_database
 from reshard_server.host_clock import host_seconds
 from reshard_server.jobs.attempt import Converted, Died, Interrupted, OwnClaim, TimeLimits, attempt
-from reshard_server.jobs.child_request import make_child_request
+from reshard_server.jobs.conversion_job import make_child_request
 from reshard_server.schemas.conversion import OneTarget
 from reshard_server.settings import Settings
 from reshard_server.worker.children import Children

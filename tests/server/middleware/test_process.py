@@ -17,9 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
+from reshard_server.auth.limits import Drain
 from reshard_server.db.conversions import claims
 from reshard_server.db.database import open_database
-from reshard_server.drain import Drain
 from reshard_server.serve import DrainingServer, address_of, announcement, listen
 from reshard_server.settings import Settings
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as fuzzing
 from hypothesis import strategies as st
-from reshard_server.queries import browse as browsing
-from reshard_server.queries.browse import browse
+from reshard_server.resources import browse as browsing
+from reshard_server.resources.browse import browse
 
 import reshard
 from reshard.storage.location import locate

@@ -17,11 +17,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from reshard_server.auth.limits import Slots
-from reshard_server.drain import Drain
+from reshard_server.auth.limits import Drain, Slots
 from reshard_server.errors.problems import ProblemError
-from reshard_server.queries import ask as questions
-from reshard_server.queries.ask import Answered, Question, Questions
+from reshard_server.jobs import ask as questions
+from reshard_server.jobs.ask import Answered, Question, Questions
 from reshard_server.worker.children import Children
 from reshard_server.worker.wording import RootNames
 from safetensors.numpy import save_file
@@ -34,7 +33,7 @@ from tests.server.tokens import TOKENS
 from tests.server.waiting import until
 
 GIB = 1 << 30
-ASK = "reshard_server.queries.ask"
+ASK = "reshard_server.jobs.ask"
 WAITS = {f"{ASK}.SLOT_SECONDS": 1.0, f"{ASK}.GRACE_SECONDS": 0.5}
 SECONDS = 60.0
 """For what ends within ``GRACE_SECONDS`` where nothing else goes on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reshard_server.db.conversions import claims
-from reshard_server.jobs.child_request import make_child_request
+from reshard_server.jobs.conversion_job import make_child_request
 from reshard_server.schemas.conversion import OneDelta
 from reshard_server.worker.convert import ProgressThrottle, convert_all, publish_version
 

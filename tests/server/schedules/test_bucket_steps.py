@@ -10,7 +10,7 @@ import pytest
 from reshard_server.db.conversions import claims
 from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.errors.problems import ProblemError
-from reshard_server.schedules.run_now import run_now
+from reshard_server.schedules.loop import run_now
 
 import reshard
 from tests.emulators.apis import error_answers as answers

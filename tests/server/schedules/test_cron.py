@@ -11,7 +11,7 @@ from reshard_server.db.conversions import conversions
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.cron import check_cron, last_tick, next_tick, ticks
-from reshard_server.schedules.run_now import run_now
+from reshard_server.schedules.loop import run_now
 
 from tests.server.schedules.bench import Bench, write_step
 from tests.server.schedules.nightly import NIGHT, NIGHTLY

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from reshard_server.db.conversions import claims
-from reshard_server.jobs.child_request import make_child_request
+from reshard_server.jobs.conversion_job import make_child_request
 from reshard_server.schedules.hard_links import GoneError, link_step, links_for
+from reshard_server.schedules.loop import run_now
 from reshard_server.schedules.outputs import output_stamp
 from reshard_server.schedules.outputs import remove as remove_output
-from reshard_server.schedules.run_now import run_now
 from reshard_server.worker.wording import Wording
 
 import reshard

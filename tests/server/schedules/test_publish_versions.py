@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from reshard_server.db.conversions import conversions
 from reshard_server.errors.problems import ProblemError
-from reshard_server.schedules.run_now import run_now
+from reshard_server.schedules.loop import run_now
 from reshard_server.schemas.conversion import OneDelta, OneTarget
 
 import reshard

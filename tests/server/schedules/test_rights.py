@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from reshard_server.auth.tokens import ANYONE, Tokens
 from reshard_server.errors.problems import ProblemError
-from reshard_server.schedules.run_now import run_now
+from reshard_server.schedules.loop import run_now
 
 from tests.server.schedules.bench import Bench, write_step
 from tests.server.schedules.nightly import NIGHT, NIGHTLY

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from reshard_server.db.conversions import conversions
 from reshard_server.errors.problems import ProblemError
-from reshard_server.jobs.child_request import make_child_request
-from reshard_server.schedules.run_now import run_now
+from reshard_server.jobs.conversion_job import make_child_request
+from reshard_server.schedules.loop import run_now
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schemas.conversion import SeveralTargets
 from reshard_server.worker.wording import Wording

@@ -87,7 +87,7 @@ _IF_MATCH = {
     "required": False,
     "schema": {"type": "string"},
 }
-"""`middleware.read_requests` compares it for every route whose answer has an ETag."""
+"""`middleware.http_protocol` compares it for every route whose answer has an ETag."""
 
 _PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
 _ALWAYS = (MALFORMED, TOO_SLOW, TOO_LARGE, HEADERS_TOO_LARGE, INTERNAL)
@@ -144,7 +144,12 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     model = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(model.pop("$defs", {}))
     schemas["Problem"] = model
-    _add_library_schemas(document, schemas)
+    _, models = models_json_schema(
+        [(model, "serialization") for model in MARKED.values()],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas.update(models["$defs"])
+    _refer(document)
     used = {tag for _, op in _operations(document) for tag in op.get("tags", ())}
     document["tags"] = [tag for tag in document["tags"] if tag["name"] in used]
     for item in document["paths"].values():
@@ -158,16 +163,6 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     _name_bodies(document, schemas)
     _let_members_be_absent(document, schemas)
     return document
-
-
-def _add_library_schemas(document: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Adds the schemas of the library's documents, and replaces the marks that name them."""
-    _, models = models_json_schema(
-        [(model, "serialization") for model in MARKED.values()],
-        ref_template="#/components/schemas/{model}",
-    )
-    schemas.update(models["$defs"])
-    _refer(document)
 
 
 def _refer(part: Any) -> None:
@@ -437,15 +432,9 @@ def _members(document: type[Struct]) -> Iterator[_Member]:
         if name in form.listed:
             kind = tuple.__class_getitem__((get_args(kind)[1], ...))
         if name in form.left_out:
-            kind, default = _or_none(kind), None
+            inner, *told = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+            kind, default = Annotated[(inner | None, *told)] if told else inner | None, None
         yield _Member(name, field.encode_name, kind, default, is_set_later)
-
-
-def _or_none(kind: Any) -> Any:
-    if get_origin(kind) is Annotated:
-        inner, *told = get_args(kind)
-        return Annotated[(inner | None, *told)]
-    return kind | None
 
 
 def _typed(kind: Any, part: Part) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from fastapi.openapi.models import Example
@@ -162,15 +164,12 @@ IDENTITIES: dict[str, Example] = {
     "one": {
         "summary": "The root of a checkpoint's weights",
         "value": {**_CHECKPOINT, "max_memory": "256MiB"},
-    },
+    }
 }
 
 FINGERPRINTS: dict[str, Example] = {
     "first": {"summary": "A checkpoint without recorded digests", "value": _CHECKPOINT},
-    "again": {
-        "summary": "After an intended change",
-        "value": {**_CHECKPOINT, "overwrite": True},
-    },
+    "again": {"summary": "After an intended change", "value": {**_CHECKPOINT, "overwrite": True}},
 }
 
 PLANS: dict[str, Example] = {
@@ -206,23 +205,33 @@ _HEADERS = {
 }
 
 
-def conversion_response(description: str, *headers: str) -> dict[str, Any]:
-    """A response with a conversion."""
-    return {
-        "description": description,
-        "content": {"application/json": {"example": CONVERSION}},
-        **header_descriptions(*headers),
-    }
+_SCHEDULE_HEADERS = {
+    "ETag": "Identifies this state of the schedule; for If-Match.",
+    "Location": "Its URL.",
+}
 
 
-def header_descriptions(*names: str) -> dict[str, Any]:
+def header_descriptions(*names: str, texts: Mapping[str, str] = _HEADERS) -> dict[str, Any]:
     """The headers of a response."""
     return {
         "headers": {
-            name: {"description": _HEADERS[name], "schema": {"type": "string"}} for name in names
+            name: {"description": texts[name], "schema": {"type": "string"}} for name in names
         }
     }
 
+
+def _response(
+    example: dict[str, Any], description: str, *headers: str, texts: Mapping[str, str] = _HEADERS
+) -> dict[str, Any]:
+    return {
+        "description": description,
+        "content": {"application/json": {"example": example}},
+        **header_descriptions(*headers, texts=texts),
+    }
+
+
+conversion_response = partial(_response, CONVERSION)
+"""A response with a conversion: its description, and the names of its headers."""
 
 ONE_DELTA: dict[str, Any] = {
     "old": "data/published/weight_v000006",
@@ -248,14 +257,8 @@ DELTAS: dict[str, Example] = {
 }
 
 
-def delta_response(description: str, *headers: str) -> dict[str, Any]:
-    """A response with the conversion that makes a delta."""
-    example = {**CONVERSION, "request": ONE_DELTA}
-    return {
-        "description": description,
-        "content": {"application/json": {"example": example}},
-        **header_descriptions(*headers),
-    }
+delta_response = partial(_response, {**CONVERSION, "request": ONE_DELTA})
+"""A response with the conversion that makes a delta."""
 
 
 EACH_STEP: dict[str, Any] = {
@@ -329,28 +332,6 @@ SCHEDULE: dict[str, Any] = {
     "revision": 1,
 }
 
-_SCHEDULE_HEADERS = {
-    "ETag": "Identifies this state of the schedule; for If-Match.",
-    "Location": "Its URL.",
-}
-
-
-def schedule_response(description: str, *headers: str) -> dict[str, Any]:
-    """A response with a schedule."""
-    return _response(description, SCHEDULE, *headers)
-
-
-def run_response(description: str, *headers: str) -> dict[str, Any]:
-    """A response with a run."""
-    return _response(description, _LAST, *headers)
-
-
-def _response(description: str, example: dict[str, Any], *headers: str) -> dict[str, Any]:
-    return {
-        "description": description,
-        "content": {"application/json": {"example": example}},
-        "headers": {
-            name: {"description": _SCHEDULE_HEADERS[name], "schema": {"type": "string"}}
-            for name in headers
-        },
-    }
+schedule_response = partial(_response, SCHEDULE, texts=_SCHEDULE_HEADERS)
+run_response = partial(_response, _LAST, texts=_SCHEDULE_HEADERS)
+"""Responses with a schedule and with a run."""

@@ -110,7 +110,6 @@ _FIRST_TURN = TURNS.insert().values(token=sa.bindparam("of"), number=_NEXT_NUMBE
 # Against a process that was frozen and presumed dead: the row has the text of another claim by then.
 _STANDING = (_C.id == sa.bindparam("of"), _C.claim == sa.bindparam("its_claim"))
 _STATE = sa.select(_C.state).where(*_STANDING, _C.state.in_(CLAIMED))
-_CHANGE = CONVERSIONS.update().where(*_STANDING).returning(_C.state)
 _BEGIN_ATTEMPT = (
     CONVERSIONS.update()
     .where(*_STANDING, _C.state == "running")
@@ -125,10 +124,15 @@ _BEGIN_ATTEMPT = (
 _MAY_PUBLISH = sa.select(_C.id).where(
     *_STANDING, _C.state == "running", _C.attempts == sa.bindparam("number")
 )
-_SET_PROGRESS = _CHANGE.where(_C.state.in_(CLAIMED)).values(
-    progress=sa.bindparam("at", type_=sa.JSON),
-    begun=sa.or_(_C.begun, sa.bindparam("has_moved", type_=sa.Boolean)),
-    revision=_C.revision + 1,
+_SET_PROGRESS = (
+    CONVERSIONS.update()
+    .where(*_STANDING, _C.state.in_(CLAIMED))
+    .values(
+        progress=sa.bindparam("at", type_=sa.JSON),
+        begun=sa.or_(_C.begun, sa.bindparam("has_moved", type_=sa.Boolean)),
+        revision=_C.revision + 1,
+    )
+    .returning(_C.state)
 )
 _HAS_MOVED = sa.select(_C.begun).where(_C.id == sa.bindparam("of"))
 
@@ -139,23 +143,15 @@ def new_claim_text() -> str:
 
 
 def claim_next(
-    db: sa.Engine,
-    executor: str,
-    text: str,
-    running_per_token: int,
-    left: Collection[str] = (),
+    db: sa.Engine, executor: str, text: str, running_per_token: int, left: Collection[str] = ()
 ) -> Claim | None:
     """Claims the next conversion and marks it running; None if none may start now.
 
     Args:
         left: conversions to leave to servers of another version.
     """
-    values: dict[str, Any] = {
-        "by": executor,
-        "its_claim": text,
-        "most_of_a_token": running_per_token,
-    }
-    values["left"] = list(left)
+    values: dict[str, Any] = {"by": executor, "its_claim": text, "left": list(left)}
+    values["most_of_a_token"] = running_per_token
     with db.begin() as connection:
         if connection.dialect.name == "postgresql":
             # Against replicas that count the same token's conversions at once and both exceed its limit.
@@ -177,17 +173,17 @@ def begin_attempt(db: sa.Engine, claim: Claim) -> int | None:
 
 def may_publish(db: sa.Engine, claim: Claim, attempt: int) -> bool:
     """True if the claim stands, this is its latest attempt, and the conversion was not cancelled."""
+    named = {**_named(claim), "number": attempt}
     with db.connect() as connection:
-        return (
-            connection.execute(_MAY_PUBLISH, {**_named(claim), "number": attempt}).scalar()
-            is not None
-        )
+        return connection.execute(_MAY_PUBLISH, named).scalar() is not None
 
 
 def set_progress(db: sa.Engine, claim: Claim, progress: ProgressState) -> ClaimedState | None:
     """Records progress; returns the state, or None if the claim is lost."""
-    at = progress.model_dump(mode="json")
-    return _changed(db, claim, _SET_PROGRESS, at=at, has_moved=progress.moved_bytes > 0)
+    reached = {"at": progress.model_dump(mode="json"), "has_moved": progress.moved_bytes > 0}
+    with db.begin() as connection:
+        state = connection.execute(_SET_PROGRESS, {**_named(claim), **reached}).scalar()
+    return cast("ClaimedState | None", state)
 
 
 def state_of(db: sa.Engine, claim: Claim) -> ClaimedState | None:
@@ -284,15 +280,6 @@ def _release(connection: sa.Connection, where: tuple[sa.ColumnElement[bool], ...
 
 def _standing(claim: Claim, states: Collection[str]) -> tuple[sa.ColumnElement[bool], ...]:
     return _C.id == claim.conversion, _C.claim == claim.text, _C.state.in_(states)
-
-
-def _changed(
-    db: sa.Engine, claim: Claim, change: sa.UpdateBase, **values: Any
-) -> ClaimedState | None:
-    """Changes the row if the claim stands; returns its state, or None."""
-    with db.begin() as connection:
-        state = connection.execute(change, {**_named(claim), **values}).scalar()
-    return cast("ClaimedState | None", state)
 
 
 def _named(claim: Claim) -> dict[str, str]:

@@ -39,7 +39,7 @@ _OF_ATTEMPTS = ("progress", "result", "read_bytes", "error", "started_at", "ende
 _INSERT = CONVERSIONS.insert().returning(*CONVERSIONS.c, sort_by_parameter_order=True)
 _INSERT_LABELS = CONVERSION_LABELS.insert()
 _ONE = sa.select(CONVERSIONS).where(_C.id == sa.bindparam("conversion"))
-_WITHOUT_RESULT = sa.select(
+_WITHOUT_RESULT: sa.Select[Any] = sa.select(
     *(column for column in CONVERSIONS.c if column is not _C.result), sa.null().label("result")
 )
 """A result has an entry for every tensor: megabytes, which most requests do not need."""
@@ -161,11 +161,11 @@ def page(
 
     Raises ProblemError for the page token of another listing.
     """
-    columns: list[sa.ColumnElement[Any]] = [column for column in _C if column is not _C.result]
-    columns.append(sa.null().label("result"))
-    query = sa.select(*columns).where(*_conditions(filters))
+    query = _WITHOUT_RESULT.where(*_conditions(filters))
     if page_token_text:
-        query = query.where(_after(page_key(_listing(filters), page_token_text, (float, str))))
+        at, id_ = page_key(_listing(filters), page_token_text, (float, str))
+        before = sa.and_(_C.created_at == at, _C.id < id_)
+        query = query.where(sa.or_(_C.created_at < at, before))
     query = query.order_by(_C.created_at.desc(), _C.id.desc())
     sizes = query.with_only_columns(_C.id, _C.created_at, bytes_of(db, _C.request).label("size"))
     with db.connect() as connection:
@@ -209,8 +209,13 @@ def count_queued(connection: sa.Connection, token: str) -> int:
 
 def request_cancel(db: sa.Engine, conversion: str) -> Conversion | None:
     """Cancels a queued conversion, or asks a running one to stop; None if there is no such conversion."""
-    if not _cancel_queued(db, conversion):
-        _change(db, conversion, {"running"}, {"state": "cancelling"})
+    now = clock_of(db).now()
+    with db.begin() as connection:
+        if _set(connection, conversion, {"queued"}, {"state": "cancelled", "ended_at": now}):
+            start = connection.scalar(sa.select(_C.started_at).where(_C.id == conversion))
+            count_ended(connection, "cancelled", max(0.0, now - (start or now)), 0)
+        else:
+            _set(connection, conversion, {"running"}, {"state": "cancelling"})
     return get(db, conversion)
 
 
@@ -218,7 +223,10 @@ def requeue(db: sa.Engine, conversion: str) -> Conversion | None:
     """Queues a failed or cancelled conversion again, with no attempts counted; None for any other state."""
     fresh = dict.fromkeys(_OF_ATTEMPTS)
     queued = {**fresh, "state": "queued", "attempts": 0}
-    return get(db, conversion) if _change(db, conversion, {"failed", "cancelled"}, queued) else None
+    with db.begin() as connection:
+        if not _set(connection, conversion, {"failed", "cancelled"}, queued):
+            return None
+    return get(db, conversion)
 
 
 def delete(db: sa.Engine, conversion: str) -> bool:
@@ -234,26 +242,10 @@ def delete(db: sa.Engine, conversion: str) -> bool:
     return True
 
 
-def _change(db: sa.Engine, conversion: str, states: set[State], values: dict[str, Any]) -> bool:
-    """Sets values if the row is in one of the states; True if it was."""
-    with db.begin() as connection:
-        return _set(connection, conversion, states, values)
-
-
-def _cancel_queued(db: sa.Engine, conversion: str) -> bool:
-    """Cancels the conversion if it is queued, and counts that; True if it was."""
-    now = clock_of(db).now()
-    with db.begin() as connection:
-        if not _set(connection, conversion, {"queued"}, {"state": "cancelled", "ended_at": now}):
-            return False
-        started = connection.execute(sa.select(_C.started_at).where(_C.id == conversion)).scalar()
-        count_ended(connection, "cancelled", max(0.0, now - (started or now)), 0)
-    return True
-
-
 def _set(
     connection: sa.Connection, conversion: str, states: set[State], values: dict[str, Any]
 ) -> bool:
+    """Sets values if the row is in one of the states; True if it was."""
     change = CONVERSIONS.update().where(_C.id == conversion, _C.state.in_(states))
     done = connection.execute(change.values(**values, revision=_C.revision + 1))
     if done.rowcount and values["state"] != "cancelling":
@@ -289,11 +281,6 @@ def _has_label(key: str, value: str | None = None) -> sa.ColumnElement[bool]:
     label = CONVERSION_LABELS.c
     exists = sa.exists().where(label.conversion == _C.id, label.key == key)
     return (exists if value is None else exists.where(label.value == value)).correlate(CONVERSIONS)
-
-
-def _after(key: tuple[Any, ...]) -> sa.ColumnElement[bool]:
-    created_at, last = key
-    return sa.or_(_C.created_at < created_at, sa.and_(_C.created_at == created_at, _C.id < last))
 
 
 LOG = logging.getLogger(__name__)

@@ -74,7 +74,7 @@ def create_once(
     if isinstance(before, ProblemError):
         raise before
     if before is not None:
-        return before, False
+        return before
     forget_keys(db)  # the key is too old to be remembered, but its row still exists
     return create_all(db, [submission], queued_at_most)[0], True
 
@@ -90,38 +90,30 @@ def create_all(
         made = insert(connection, [New(one.token, one.request) for one in submissions])
         now = clock_of(connection).now()
         keys = [
-            _key_row(one, new, now) for one, new in zip(submissions, made, strict=True) if one.key
+            {
+                "token": one.token,
+                "key": one.key,
+                "request_hash": one.hash,
+                "conversion": new.id,
+                "created_at": now,
+            }
+            for one, new in zip(submissions, made, strict=True)
+            if one.key
         ]
         if keys:
             connection.execute(_REMEMBER, keys)
         for token in {one.token for one in submissions}:
-            _refuse_too_many(connection, token, queued_at_most)
+            if count_queued(connection, token) > queued_at_most:
+                raise ProblemError(
+                    TOO_MANY,
+                    f"{queued_at_most} conversions of the token {token!r} wait already, the most that may wait; wait until some have "
+                    "ended, or cancel some",
+                    headers={"Retry-After": RETRY_AFTER},
+                )
     return made
 
 
-def _key_row(submission: Submission, made: Conversion, now: float) -> dict[str, Any]:
-    return {
-        "token": submission.token,
-        "key": submission.key,
-        "request_hash": submission.hash,
-        "conversion": made.id,
-        "created_at": now,
-    }
-
-
-def _refuse_too_many(connection: sa.Connection, token: str, queued_at_most: int) -> None:
-    if count_queued(connection, token) > queued_at_most:
-        raise ProblemError(
-            TOO_MANY,
-            f"{queued_at_most} conversions of the token {token!r} wait already, the most that may wait; wait until some have "
-            "ended, or cancel some",
-            headers={"Retry-After": RETRY_AFTER},
-        )
-
-
-def known(
-    db: sa.Engine, submissions: Sequence[Submission]
-) -> list[Conversion | ProblemError | None]:
+def known(db: sa.Engine, submissions: Sequence[Submission]) -> list[Made | ProblemError | None]:
     """The earlier conversion of each submission, the problem that its key was used otherwise, or None if it is new."""
     keys = [(one.token, one.key) for one in submissions if one.key]
     query = sa.select(IDEMPOTENCY).where(
@@ -135,11 +127,12 @@ def known(
 
 def _earlier(
     submission: Submission, row: sa.Row[Any] | None, conversions: Mapping[str, Conversion]
-) -> Conversion | ProblemError | None:
+) -> Made | ProblemError | None:
     if row is None:
         return None
     if row.request_hash == submission.hash:
-        return conversions.get(row.conversion)
+        earlier = conversions.get(row.conversion)
+        return None if earlier is None else (earlier, False)
     return ProblemError(
         KEY_REUSED,
         f"the Idempotency-Key {submission.key!r} was sent before with another request, which made the conversion "
@@ -223,22 +216,17 @@ def _record_batch(
     new = [one for one, earlier in zip(submissions, before, strict=True) if earlier is None]
     record = _record_batch if 0 < len(new) < len(submissions) else _each_alone
     made = iter(record(db, new, queued_at_most))
-    return [next(made) if earlier is None else _known(earlier) for earlier in before]
+    return [earlier or next(made) for earlier in before]
 
 
 def _each_alone(
     db: sa.Engine, submissions: Sequence[Submission], queued_at_most: int
 ) -> list[Made | Exception]:
     """Records one at a time, so that a problem of one submission affects no other."""
-    return [_alone(db, one, queued_at_most) for one in submissions]
-
-
-def _alone(db: sa.Engine, submission: Submission, queued_at_most: int) -> Made | Exception:
-    try:
-        return create_once(db, submission, queued_at_most)
-    except Exception as error:  # noqa: BLE001 - raised in the requesting task
-        return error
-
-
-def _known(before: Conversion | ProblemError) -> Made | Exception:
-    return before if isinstance(before, ProblemError) else (before, False)
+    outcomes: list[Made | Exception] = []
+    for one in submissions:
+        try:
+            outcomes.append(create_once(db, one, queued_at_most))
+        except Exception as error:  # noqa: BLE001 - raised in the requesting task
+            outcomes.append(error)
+    return outcomes

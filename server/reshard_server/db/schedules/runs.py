@@ -194,11 +194,7 @@ def release(db: sa.Engine, claimed: StepClaim) -> None:
             connection.execute(SCHEDULE_RUNS.delete().where(*_standing(claimed)))
             return
         end_claim(
-            connection,
-            claimed,
-            before.outcome,
-            conversion=before.conversion,
-            detail=before.detail,
+            connection, claimed, before.outcome, conversion=before.conversion, detail=before.detail
         )
 
 
@@ -289,15 +285,8 @@ def _with_state() -> sa.Select[Any]:
 
 
 def _run(row: sa.Row[Any]) -> ScheduleRun:
-    return ScheduleRun(
-        key=row.key,
-        step=row.step,
-        at=moment(row.at),
-        outcome=row.outcome,
-        conversion=row.conversion,
-        state=row.state,
-        detail=row.detail,
-    )
+    facts = {name: row._mapping[name] for name in ScheduleRun.model_fields}
+    return ScheduleRun(**facts | {"at": moment(row.at)})
 
 
 Progression = tuple[int, int, int]

@@ -27,12 +27,7 @@ from reshard_server.db.documents import (
     unknown_members,
 )
 from reshard_server.db.quotas import check_schedule
-from reshard_server.db.tables import (
-    SCHEDULE_FORGOTTEN,
-    SCHEDULE_OUTPUTS,
-    SCHEDULE_RUNS,
-    SCHEDULES,
-)
+from reshard_server.db.tables import SCHEDULE_FORGOTTEN, SCHEDULE_OUTPUTS, SCHEDULE_RUNS, SCHEDULES
 from reshard_server.schemas.schedule import Clock, Schedule, ScheduleBody, ScheduleRun
 from reshard_server.settings import Settings
 
@@ -105,7 +100,8 @@ def create(
     values = {**_values(token, body, next_at, now), "name": name, "created_at": now, "revision": 1}
     try:
         with db.begin() as connection:
-            _check_quota(connection, settings, name, values)
+            if settings is not None:
+                check_schedule(connection, settings, token, name, values["bytes"])
             connection.execute(SCHEDULES.insert().values(values))
             notify(connection, "schedules")
     except sa.exc.IntegrityError:
@@ -127,16 +123,10 @@ def replace(
     Returns None if the schedule was deleted meanwhile, or, with ``unchanged``, if it changed.
     """
     values = _values(before.token, body, next_at, clock_of(db).now())
-    with db.connect() as connection:
-        _check_quota(connection, settings, before.name, values)
-    return _change(db, before, values, unchanged=unchanged)
-
-
-def _check_quota(
-    connection: sa.Connection, settings: Settings | None, name: str, values: dict[str, Any]
-) -> None:
     if settings is not None:
-        check_schedule(connection, settings, values["token"], name, values["bytes"])
+        with db.connect() as connection:
+            check_schedule(connection, settings, before.token, before.name, values["bytes"])
+    return _change(db, before, values, unchanged=unchanged)
 
 
 def set_paused(
@@ -256,13 +246,6 @@ def _as_before(before: StoredSchedule) -> tuple[sa.ColumnElement[bool], ...]:
 
 def _stored(row: sa.Row[Any]) -> StoredSchedule:
     """The schedule of a row. Raises UnreadableError for a schedule of another version that this one cannot read."""
-    return StoredSchedule(
-        row.name,
-        read(_BODY, row.schedule, f"the schedule {row.name!r}"),
-        row.paused,
-        row.token,
-        row.created_at,
-        row.updated_at,
-        row.next_at,
-        row.revision,
-    )
+    body = read(_BODY, row.schedule, f"the schedule {row.name!r}")
+    facts = {name: row._mapping[name] for name in StoredSchedule.__slots__ if name != "body"}
+    return StoredSchedule(body=body, **facts)

@@ -176,14 +176,8 @@ def _newest(
 
 
 def _stored(kind: StoredKind, row: sa.Row[Any]) -> StoredVersion:
-    return StoredVersion(
-        row.name,
-        row.version,
-        moment(row.created_at),
-        row.token,
-        row._mapping[kind.noun],
-        row.bytes,
-    )
+    made, content = moment(row.created_at), row._mapping[kind.noun]
+    return StoredVersion(row.name, row.version, made, row.token, content, row.bytes)
 
 
 LISTED_BYTES = 4096

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from reshard_server.db.conversions import conversions
 from reshard_server.db.stored.kinds import MAP, content_then
 from reshard_server.db.tables import MAPS
-from reshard_server.jobs.child_request import make_child_request
+from reshard_server.jobs.conversion_job import make_child_request
 
 from reshard.errors import LayoutError
 from tests.server.postgres import Postgres

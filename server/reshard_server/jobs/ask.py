@@ -18,8 +18,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from reshard_server.auth.limits import Slots, too_many
-from reshard_server.drain import Drain
+from reshard_server.auth.limits import Drain, Slots, too_many
 from reshard_server.errors.problems import UNAVAILABLE, WORKER_DIED, ProblemError, kind_of
 from reshard_server.worker.children import ChildProcess, Children, how_ended
 from reshard_server.worker.wording import RootNames
@@ -154,7 +153,11 @@ class Questions:
             if running.question.effort == "read" and self._drain.started.is_set():
                 self._drain.refuse_new()
             if running.question.effort == "look" and time.monotonic() > deadline:
-                raise _too_long()
+                raise _not_now(
+                    f"there was no answer within {LOOK_SECONDS:.0f} seconds: the storage hangs, or the checkpoint's metadata is "
+                    "very large; check the storage",
+                    60,
+                )
             yield None
 
 
@@ -181,12 +184,15 @@ class _RunningQuestion:
 
     def run(self) -> Answered:
         if self.stop.is_set():
-            raise _stopped()
+            raise _not_now(_STOPPED, 5)
         try:
             child = self.children.start(self.question.document())
         except OSError as error:  # no more processes or descriptors
             LOG.error("no process could be started for a question: %s", error)
-            raise _no_process() from error
+            raise _not_now(
+                "no process could be started for this question; ask again later, and see the server's log",
+                5,
+            ) from error
         try:
             answer = self._listen(child)
         finally:
@@ -194,7 +200,7 @@ class _RunningQuestion:
         if answer is not None:
             return answer
         if self.stop.is_set():
-            raise _stopped()
+            raise _not_now(_STOPPED, 5)
         LOG.error("the process of a question %s: %s", how_ended(code), child.error_output())
         raise ProblemError(
             WORKER_DIED,
@@ -239,26 +245,8 @@ def _problem(document: dict[str, Any]) -> ProblemError:
     )
 
 
-def _stopped() -> ProblemError:
-    return ProblemError(
-        UNAVAILABLE,
-        "the question was cancelled before it was answered; ask again",
-        headers={"Retry-After": "5"},
-    )
+_STOPPED = "the question was cancelled before it was answered; ask again"
 
 
-def _no_process() -> ProblemError:
-    return ProblemError(
-        UNAVAILABLE,
-        "no process could be started for this question; ask again later, and see the server's log",
-        headers={"Retry-After": "5"},
-    )
-
-
-def _too_long() -> ProblemError:
-    return ProblemError(
-        UNAVAILABLE,
-        f"there was no answer within {LOOK_SECONDS:.0f} seconds: the storage hangs, or the checkpoint's metadata is "
-        "very large; check the storage",
-        headers={"Retry-After": "60"},
-    )
+def _not_now(detail: str, seconds: int) -> ProblemError:
+    return ProblemError(UNAVAILABLE, detail, headers={"Retry-After": str(seconds)})

@@ -23,17 +23,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from reshard.deltas.versions import version_folders
 from reshard.errors import ReshardError, StorageError
 from reshard.formats.known_formats import files_of
-from reshard.formats.registry import (
-    committed_format,
-    may_stand_above_others,
-    single_files,
-    viewed,
-)
+from reshard.formats.registry import committed_format, may_stand_above_others, single_files, viewed
 from reshard.formats.steps import committed_steps, names_in
 from reshard.storage.location import Location
 from reshard_server.auth.local_root import LONGEST_PATH, may_be_named
@@ -99,17 +95,15 @@ def _walk(
     names = _names(folder, key, names_in)
     steps = _steps(folder, key) if names else {}
     versions = [n for n in _names(folder, key, version_folders) if n in names] if key else []
-    if key and _is_after(key, after):
+    if key and key > after:
         yield _VisitedFolder(key, _found(folder, name, kind, steps, versions))
     inner = {*steps.values(), *versions}
-    files = (
-        frozenset()
-        if kind
-        else frozenset(_names(folder, key, _files_of_root if "/" not in name else single_files))
-    )
+    # A root has no path of its own: a model with its files right in it is named by its file or its index.
+    files_of_folder = partial(single_files, is_named="/" in name)
+    files = set() if kind else set(_names(folder, key, files_of_folder))
     for each in sorted({*names, *files}):
         below = (*key, each)
-        if each not in inner and (_is_after(below, after) or after[: len(below)] == below):
+        if each not in inner and (below > after or after[: len(below)] == below):
             yield from _look(folder / each, f"{name}/{each}", below, after, is_file=each in files)
 
 
@@ -122,17 +116,8 @@ def _look(
     has_others = not is_file and (kind is None or may_stand_above_others(kind))
     if has_others and len(key) < DEEPEST:
         yield from _walk(folder, name, key, after, kind)
-    elif kind is not None and _is_after(key, after):
+    elif kind is not None and key > after:
         yield _VisitedFolder(key, _found(folder, name, kind, {}, []))
-
-
-def _files_of_root(root: Location) -> list[str]:
-    """The files of a root, which has no path of its own: a model with its files right in it is named by its file or its index."""
-    return single_files(root, is_named=False)
-
-
-def _is_after(key: Key, place: Key) -> bool:
-    return key > place
 
 
 def _names(folder: Location, key: Key, names_of: Callable[[Location], list[str]]) -> list[str]:
