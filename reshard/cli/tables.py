@@ -8,7 +8,6 @@ each row and every column.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TypeVar
@@ -20,7 +19,8 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from reshard.cli.console import UNLIMITED, stdout_console
+from reshard.cli.console import MOST_ROWS as MOST_ROWS
+from reshard.cli.console import UNLIMITED
 from reshard.cli.text import safe
 
 T = TypeVar("T")
@@ -29,9 +29,6 @@ NARROWEST_TEXT = 6
 """Other columns give way to the widest one down to this width."""
 
 GAP = 2
-MOST_ROWS = 40
-"""Most rows of a table on a screen; ``--all`` and a pipe show the rest."""
-
 ARROW = " → "
 
 Cell = str | Text
@@ -264,11 +261,6 @@ def _name_lines(name: str, room: int) -> list[str]:
 def _padded(text: str, width: int, right: bool) -> str:
     room = " " * (width - cell_len(text))
     return room + text if right else text + room
-
-
-def most_rows() -> int:
-    """Most rows of a table on stdout: a pipe gets all of them, so that ``inspect | grep NAME`` finds every tensor."""
-    return MOST_ROWS if stdout_console().width < UNLIMITED else sys.maxsize
 
 
 def capped(rows: Sequence[T], show_all: bool, most: int = MOST_ROWS) -> Sequence[T]:
