@@ -179,7 +179,7 @@ def print_all(views: Iterable[RenderableType]) -> None:
 
 
 def show_view(name: str, *shown: Any) -> None:
-    """Prints an answer by a view: ``inspection.identity_view`` is a function in ``reshard.cli.views``, which is loaded only now."""
+    """Prints an answer by a function of ``reshard.cli.views``, named by its module and itself, which is loaded only now."""
     module, function = name.split(".")
     print_all(getattr(import_module(f"reshard.cli.views.{module}"), function)(*shown))
 

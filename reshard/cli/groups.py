@@ -105,7 +105,7 @@ class Output(Group, frozen=True):
     def tell(self, command: str, record: Struct, view: str, *more: Any) -> None:
         """Prints the answer of a command: as JSON, with --quiet its warnings alone, or by a view, which also gets ``more``.
 
-        A view is loaded only here, since it takes rich: ``inspection.identity_view`` is a function in ``reshard.cli.views``.
+        A view is named, and loaded only here, since it takes rich.
         """
         if not self.is_told(command, record, getattr(record, "warnings", ())):
             show_view(view, record, *more)

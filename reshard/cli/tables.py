@@ -8,8 +8,8 @@ each row and every column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
 from typing import TypeVar
 
 from msgspec import Struct
@@ -266,6 +266,26 @@ def _padded(text: str, width: int, right: bool) -> str:
 def capped(rows: Sequence[T], show_all: bool, most: int = MOST_ROWS) -> Sequence[T]:
     """The first rows, unless all are asked for."""
     return rows if show_all else rows[:most]
+
+
+def first_rows(
+    columns: Sequence[str | Column],
+    rows: Sequence[T],
+    row: Callable[[T], Sequence[Cell]],
+    noun: str,
+    *,
+    show_all: bool,
+    most: int = MOST_ROWS,
+    title: str = "",
+    below: Callable[[T], Iterable[Text]] = lambda _: (),
+) -> Iterator[TableLines | Text]:
+    """A table of the first rows, what stands below it about each of them, and a note about the other rows; nothing without rows."""
+    shown = capped(rows, show_all, most)
+    if shown:
+        yield table(title, columns, map(row, shown), whole=show_all)
+        yield from chain.from_iterable(map(below, shown))
+    if note := cap_note(len(shown), len(rows), noun):
+        yield Text(note, style="dim")
 
 
 def cap_note(shown: int, total: int, noun: str) -> str | None:

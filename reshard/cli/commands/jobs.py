@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from reshard.cli.console import print_json, show_view
 from reshard.cli.groups import SERVER_VARIABLE, Asked, ByServer
@@ -27,6 +29,11 @@ class State(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="The conversion's id, as reshard jobs list shows it.")
+]
 
 
 class OfServer(ByServer, frozen=True):
@@ -108,11 +115,10 @@ def list_jobs(
         show_view("jobs.jobs_view", found, has_more)
 
 
-def show(conversion: str, *, show_all: bool = False, answer: OfServer) -> None:
+def show(conversion: Id, *, show_all: bool = False, answer: OfServer) -> None:
     """Show one conversion or delta: its state and progress, why it failed, and what it did, as the command that made it shows it.
 
     Options:
-        ID: The conversion's id, as reshard jobs list shows it.
         --all: A row for each tensor of the report, with every column.
 
     Examples:
@@ -124,13 +130,10 @@ def show(conversion: str, *, show_all: bool = False, answer: OfServer) -> None:
     answer.tell("jobs show", found, "jobs.job_view", reports, show_all)
 
 
-def cancel(conversion: str, *, answer: OfServer) -> None:
+def cancel(conversion: Id, *, answer: OfServer) -> None:
     """Cancel a conversion: at once if it waits, within seconds if it runs. Its targets do not change.
 
     What is done is kept, so that reshard jobs retry resumes it.
-
-    Options:
-        ID: The conversion's id, as reshard jobs list shows it.
 
     Examples:
         $ reshard jobs cancel 019d7c3a5b1e9f2c6d8e4a7b0c31
@@ -140,11 +143,8 @@ def cancel(conversion: str, *, answer: OfServer) -> None:
     answer.tell("jobs cancel", found, "jobs.changed_view")
 
 
-def retry(conversion: str, *, answer: OfServer) -> None:
+def retry(conversion: Id, *, answer: OfServer) -> None:
     """Queue a failed or cancelled conversion again; it resumes where it stopped.
-
-    Options:
-        ID: The conversion's id, as reshard jobs list shows it.
 
     Examples:
         $ reshard jobs retry 019d7c3a5b1e9f2c6d8e4a7b0c31

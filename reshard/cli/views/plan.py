@@ -37,14 +37,13 @@ from reshard.cli.text import (
     count_text,
     dtype_text,
     duration_text,
-    grouped,
+    groups_of,
     map_text,
     partition_text,
     parts_text,
     ratio_text,
     safe,
     shape_text,
-    single,
     sizes_text,
     some_text,
 )
@@ -103,9 +102,7 @@ def joint_view(joint: MultiConversionPlan) -> Iterator[Text]:
 
 def plan_groups(tensors: Sequence[PlannedTensor], show_all: bool) -> Groups:
     """A group for each row: tensors that move alike, or each tensor alone."""
-    if show_all:
-        return single(tensors, planned_name)
-    return grouped(tensors, planned_name, _alike)
+    return groups_of(tensors, planned_name, _alike, show_all)
 
 
 def planned_name(tensor: PlannedTensor) -> str:
