@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 import reshard
-from reshard.cli.console import most_rows, print_all, say
+from reshard.cli.console import most_rows, say, show_view
 from reshard.cli.groups import (
     Asked,
     ByServer,
@@ -43,8 +43,6 @@ from reshard.cli.target_options import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from reshard import ConversionPlan, MultiConversionPlan, MultiReport
     from reshard.conversion.plan import P
 
@@ -160,8 +158,9 @@ def show_plan(
         else:
             where = {"layout": layout, "mesh": mesh, **options, **limits}
             found = _as_asked(reshard.plan(src, dst, **where), answer)
-    if not answer.output.is_told("plan", found):
-        print_all(_views(found, answer))
+    output = answer.output
+    if not output.is_told("plan", found):
+        show_view("plan.planned_view", found, output.show_all, answer.shares, most_rows())
 
 
 def _as_asked(found: P, answer: PlanAnswer) -> P:
@@ -184,34 +183,6 @@ def _plan_there(
         if "targets" in goals:
             return client.plans.create_several(source, goals["targets"], **options)
         return client.plans.create(source, **goals, **options)
-
-
-def _views(
-    found: ConversionPlan | MultiConversionPlan, answer: PlanAnswer
-) -> Iterator[RenderableType]:
-    from reshard.cli.views.plan import joint_view
-    from reshard.cli.views.report import planned_requests, planned_time
-
-    if isinstance(found, reshard.MultiConversionPlan):
-        said: set[str] = set()
-        for one in found.plans:
-            yield from _one_view(one, answer, said)
-        yield from joint_view(found)
-    else:
-        yield from _one_view(found, answer)
-    yield from planned_requests(found.requests)
-    yield from planned_time(found.timed or None)
-
-
-def _one_view(
-    planned: ConversionPlan, answer: PlanAnswer, said: set[str] | None = None
-) -> Iterator[RenderableType]:
-    from reshard.cli.views.plan import plan_groups, plan_view, shares_view
-
-    show_all = answer.output.show_all
-    yield from plan_view(planned, show_all, said, most_rows())
-    if answer.shares:
-        yield from shares_view(plan_groups(planned.tensors, show_all), show_all)
 
 
 _REPORT = "reshard.cli.views.report"
@@ -315,19 +286,7 @@ def convert(
             made = convert_there(asked, request, progress)
     warnings = chain.from_iterable(report.warnings for report in made.reports)
     if not output.is_told("convert", made if several else made.reports[0], warnings):
-        _show(made, output.show_all)
-
-
-def _show(made: MultiReport, show_all: bool) -> None:
-    from reshard.cli.views.report import report_view, request_report, time_report, together_view
-
-    said: set[str] = set()
-    for report in made.reports:
-        print_all(report_view(report, show_all, said))
-    if len(made.reports) > 1 and made.read_bytes is not None:
-        print_all(together_view(made.reports, made.read_bytes))
-        print_all(time_report(made.time))
-        print_all(request_report(made.requests))
+        show_view("report.reports_view", made, output.show_all)
 
 
 def _refuse_together(given: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from reshard import (
     CastStats,
     ConversionReport,
     IdentityReport,
+    MultiReport,
     PartReport,
     PlannedRequests,
     RequestReport,
@@ -124,6 +125,17 @@ _HOW: dict[str, str] = {
     "checked": "computed from what was written, equal to the source's",
     "recorded": "as the target records it",
 }
+
+
+def reports_view(made: MultiReport, show_all: bool) -> Iterator[RenderableType]:
+    """The report of each target, then what was read, and the time and the requests, for several of them together."""
+    said: set[str] = set()
+    for report in made.reports:
+        yield from report_view(report, show_all, said)
+    if len(made.reports) > 1 and made.read_bytes is not None:
+        yield from together_view(made.reports, made.read_bytes)
+        yield from time_report(made.time)
+        yield from request_report(made.requests)
 
 
 def report_view(
