@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from inspect import getdoc
 from typing import Annotated
 
 import typer
@@ -25,7 +24,8 @@ from reshard.cli.failures import (
     stopped,
 )
 from reshard.cli.groups import spread
-from reshard.cli.options import completed, examples
+from reshard.cli.help_text import page_of
+from reshard.cli.options import completed
 from reshard.errors import ReshardError
 from reshard.version import __version__
 
@@ -37,68 +37,45 @@ COMMANDS = {
 }  # fmt: skip
 """The commands, in the order of the help, each with its module of ``reshard.cli.commands``.
 
-The module has a function with the name of the command, and the command's examples (``DIFF_EXAMPLES``). Of a group it also has the
-subcommands (``JOBS_COMMANDS``).
+The module has a function with the name of the command, whose docstring is its help. Of a group it also has the subcommands
+(``JOBS_COMMANDS``).
 """
 
 _HELP = {"help_option_names": ["--help", "-h"]}
 
-_EPILOG = examples(
-    "reshard steps ckpt",
-    "reshard inspect ckpt/1000",
-    "reshard plan ckpt/1000 served --layout serving.yaml",
-    "reshard convert ckpt/1000 served --layout serving.yaml",
-    "reshard verify ckpt/1000 served",
-    "reshard diff ckpt/1000 ckpt/2000",
-    "reshard fingerprint ckpt/1000",
-    "reshard jobs list --server http://checkpoints:8080",
-)
-
 
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """The typer application with the commands of ``names``."""
+    page = page_of(about)
     app = typer.Typer(
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         no_args_is_help=True,
-        epilog=_EPILOG,
+        epilog=page.examples,
         context_settings=_HELP,
     )
-    app.callback(help=_prose(about))(about)
+    app.callback(help=page.prose)(about)
     for name in names:
         module = import_module(f"reshard.cli.commands.{COMMANDS[name]}")
         command: Callable[..., None] = getattr(module, name)
-        shown: str = getattr(module, f"{name.upper()}_EXAMPLES")
-        subcommands = getattr(module, f"{name.upper()}_COMMANDS", None)
-        if subcommands is not None:
-            app.add_typer(_group(command, shown, subcommands), name=name)
-        else:
-            _add(app, name, command, shown)
+        inner = getattr(module, f"{name.upper()}_COMMANDS", None)
+        if inner is None:
+            _add(app, name, command)
+            continue
+        page = page_of(command)
+        group = typer.Typer(
+            rich_markup_mode="rich", help=page.prose, epilog=page.examples, context_settings=_HELP
+        )
+        for each, of_group in inner.items():
+            _add(group, each, of_group)
+        app.add_typer(group, name=name)
     return app
 
 
-def _add(app: typer.Typer, name: str, command: Callable[..., None], epilog: str) -> None:
-    app.command(name, help=_prose(command), epilog=epilog, context_settings=_HELP)(spread(command))
-
-
-def _group(
-    about_it: Callable[..., None],
-    epilog: str,
-    commands: Mapping[str, tuple[Callable[..., None], str]],
-) -> typer.Typer:
-    """The application of a command that has commands of its own."""
-    group = typer.Typer(
-        rich_markup_mode="rich", help=_prose(about_it), epilog=epilog, context_settings=_HELP
-    )
-    for name, (command, shown) in commands.items():
-        _add(group, name, command, shown)
-    return group
-
-
-def _prose(command: Callable[..., None]) -> str:
-    """A docstring with each paragraph on one line, so that help is as wide as the terminal."""
-    paragraphs = (getdoc(command) or "").split("\n\n")
-    return "\n\n".join(" ".join(p.split()) for p in paragraphs)
+def _add(app: typer.Typer, name: str, command: Callable[..., None]) -> None:
+    page = page_of(command)
+    added = app.command(name, help=page.prose, epilog=page.examples, context_settings=_HELP)
+    added(spread(command))
 
 
 def _print_version(asked: bool) -> None:
@@ -121,6 +98,16 @@ def about(
     the written bytes have the same digest as the read bytes, for every tensor (see reshard convert --help, --verify).
     Exit codes: 0 done, 1 refused or failed, 2 usage, 3 a difference was found, 130 and 143 stopped by Ctrl-C and
     SIGTERM.
+
+    Examples:
+        $ reshard steps ckpt
+        $ reshard inspect ckpt/1000
+        $ reshard plan ckpt/1000 served --layout serving.yaml
+        $ reshard convert ckpt/1000 served --layout serving.yaml
+        $ reshard verify ckpt/1000 served
+        $ reshard diff ckpt/1000 ckpt/2000
+        $ reshard fingerprint ckpt/1000
+        $ reshard jobs list --server http://checkpoints:8080
     """
 
 

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sys
+from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,9 @@ _WORD = re.compile(r"\S+")
 UNLIMITED = 1 << 20
 """Width of output that is not on a screen, such as a pipe."""
 
+MOST_ROWS = 40
+"""Most rows of a table on a screen; ``--all`` and a pipe show the rest."""
+
 
 def stdout_console() -> Console:
     """The console for answers; as wide as the terminal, or as ``COLUMNS`` says, else without a limit."""
@@ -174,6 +178,23 @@ def print_all(views: Iterable[RenderableType]) -> None:
         show(console, view)
 
 
+def show_view(name: str, *shown: Any) -> None:
+    """Prints an answer by a function of ``reshard.cli.views``, named by its module and itself, which is loaded only now."""
+    module, function = name.split(".")
+    print_all(getattr(import_module(f"reshard.cli.views.{module}"), function)(*shown))
+
+
+def most_rows() -> int:
+    """Most rows of a table on stdout: a pipe gets all of them, so that ``inspect | grep NAME`` finds every tensor."""
+    return MOST_ROWS if _is_sized(sys.stdout) else sys.maxsize
+
+
+def _is_sized(stream: TextIO) -> bool:
+    """True for a stream with a width: a terminal's, or that in ``COLUMNS``."""
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) < UNLIMITED if columns.isdigit() else stream.isatty()
+
+
 def show(console: Console, view: RenderableType) -> None:
     """Prints one part. Text is broken between words only, so that names and paths stay whole."""
     from rich.text import Text
@@ -194,10 +215,9 @@ def _console(stderr: bool) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    is_sized = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
     return Console(
         stderr=stderr,
-        width=None if is_sized else UNLIMITED,
+        width=None if _is_sized(stream) else UNLIMITED,
         markup=False,
         emoji=False,
         highlight=False,

@@ -9,6 +9,7 @@ A command has a parameter of a group's type, and ``spread`` gives typer the fiel
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import wraps
@@ -20,19 +21,9 @@ import typer
 from msgspec import Struct
 
 import reshard
-from reshard.cli.console import print_answer, warn
-from reshard.cli.options import (
-    Item,
-    Json,
-    MaxMemory,
-    Misuse,
-    Quiet,
-    ShowAll,
-    Step,
-    Unlisted,
-    Workers,
-    step_of,
-)
+from reshard.cli.console import print_answer, show_view, warn
+from reshard.cli.help_text import page_of, with_help
+from reshard.cli.options import Misuse, Size, given_of, step_of
 
 if TYPE_CHECKING:
     from reshard.cli.progress import Watcher
@@ -43,10 +34,15 @@ class Group(Struct, frozen=True):
 
 
 class StepAndItem(Group, frozen=True):
-    """The part of a run or of a checkpoint with several items."""
+    """The part of a run or of a checkpoint with several items.
 
-    step: Step = None
-    item: Item = None
+    Options:
+        --step N|latest: Read this step of the training run whose folder is given; latest is the last committed step.
+        --item NAME: Read this item of a checkpoint that has several, such as model; names then begin below it.
+    """
+
+    step: str | None = None
+    item: str | None = None
 
     def of(self, src: str) -> str:
         """The path of the checkpoint that SRC, --step and --item name; ``latest`` is looked up here, once."""
@@ -54,9 +50,15 @@ class StepAndItem(Group, frozen=True):
 
 
 class Chosen(StepAndItem, frozen=True):
-    """The same, and the treatment of files that an index does not list."""
+    """The same, and the treatment of files that an index does not list.
 
-    unlisted: Unlisted = "leave"
+    Options:
+        --unlisted leave|include: What to do with tensors and files of a safetensors folder that its index does not list: leave them out
+            with a warning, or include them. With include, files of which it is not clear that they are one model are taken as one, and
+            one file of several by itself.
+    """
+
+    unlisted: reshard.Unlisted = "leave"
 
     @property
     def option(self) -> dict[str, str]:
@@ -65,23 +67,34 @@ class Chosen(StepAndItem, frozen=True):
 
     def there(self) -> dict[str, Any]:
         """The choice in the form of a request to a server; options at their defaults are left out."""
-        asked = {"step": step_of(self.step), "item": self.item, **self.option}
-        return {name: value for name, value in asked.items() if value is not None}
+        return given_of(step=step_of(self.step), item=self.item, **self.option)
 
 
 class Resources(Group, frozen=True):
-    """The memory and the tasks of a run."""
+    """The memory and the tasks of a run.
 
-    max_memory: MaxMemory = None
-    workers: Workers = None
+    Resources:
+        --max-memory SIZE: All buffers together stay below this, such as 512MiB. Default: a quarter of the memory, 1GiB at most.
+        --workers N: Tasks that run at once. Default: the number of processors, at least 2 and at most 16. With more than 4, a conversion
+            of 4 GiB or more uses several processes.
+    """
+
+    max_memory: Size = None
+    workers: Annotated[int | None, typer.Option(min=1)] = None
 
 
 class Output(Group, frozen=True):
-    """The form of a command's answer."""
+    """The form of a command's answer.
 
-    show_all: ShowAll = False
-    quiet: Quiet = False
-    as_json: Json = False
+    Options:
+        --all: A row for each tensor, however many there are, with every column, however wide the screen is.
+        --quiet: No progress and no report; warnings and errors are still written to stderr.
+        --json: One JSON object on stdout, also for errors; keys are stable.
+    """
+
+    show_all: bool = False
+    quiet: bool = False
+    as_json: bool = False
 
     def watching(self) -> AbstractContextManager[Watcher | None]:
         """The ``progress`` callback of a run."""
@@ -89,8 +102,16 @@ class Output(Group, frozen=True):
 
         return watching(self.as_json or self.quiet)
 
+    def tell(self, command: str, record: Struct, view: str, *more: Any) -> None:
+        """Prints the answer of a command: as JSON, with --quiet its warnings alone, or by a view, which also gets ``more``.
+
+        A view is named, and loaded only here, since it takes rich.
+        """
+        if not self.is_told(command, record, getattr(record, "warnings", ())):
+            show_view(view, record, *more)
+
     def is_told(self, command: str, record: Struct, warnings: Iterable[str] = ()) -> bool:
-        """Prints the JSON, or with --quiet the warnings alone; false where a view is due, which takes rich."""
+        """Prints the JSON, or with --quiet the warnings alone; false where a view is due."""
         if self.as_json:
             print_answer(command, record)
         elif self.quiet:
@@ -98,8 +119,33 @@ class Output(Group, frozen=True):
         return self.as_json or self.quiet
 
 
+class ByServer(Group, frozen=True):
+    """The server that does the work, if one is named.
+
+    By a server:
+        --server URL: Ask this server: paths are then ROOT/path on the server. Default: the variable RESHARD_SERVER.
+        --token-file FILE: A file that contains the server's token. Default: the variable RESHARD_TOKEN.
+    """
+
+    server: str | None = None
+    token_file: Path | None = None
+
+    def asked(self) -> Asked | None:
+        """The server that the options or the variable name; None for none. A usage error for a token without a server."""
+        url = os.environ.get(SERVER_VARIABLE) if self.server is None else self.server
+        if url:
+            return Asked(url, self.token_file, by_variable=self.server is None)
+        if self.token_file is not None:
+            raise Misuse("--token-file belongs to --server; add it, or leave it out")
+        return None
+
+
+SHARED = (StepAndItem, Chosen, Resources, Output, ByServer)
+"""Groups whose help also holds for a command that has one of their options by itself."""
+
+
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the fields of its groups as parameters of their own."""
+    """The command as typer takes it: with the fields of its groups as parameters of their own, and with the help of its docstring."""
     own = signature(command, eval_str=True)
     groups = {
         name: each.annotation
@@ -113,15 +159,23 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = group(*(given.pop(field) for field in group.__struct_fields__))
         command(**given)
 
+    page = page_of(command)
+    texts = ChainMap(*(page_of(each).options for each in (command, *groups.values(), *SHARED)))
+    arguments = iter(page.arguments)
     parameters: list[Parameter] = []
     for name, each in own.parameters.items():
-        if name in groups:
-            parameters += _fields_of(groups[name])
+        if each.kind is Parameter.VAR_KEYWORD:
+            parameters.append(each)
         else:
-            is_rest = each.kind is Parameter.VAR_KEYWORD
-            parameters.append(each if is_rest else each.replace(kind=Parameter.KEYWORD_ONLY))
+            inner = _fields_of(groups[name]) if name in groups else [each]
+            parameters += (with_help(one, texts, arguments) for one in inner)
     gathered.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it; no type declares it
     return gathered
+
+
+def shown_fields(group: type[Group]) -> list[Parameter]:
+    """The fields of a group as options with their help."""
+    return [with_help(each, page_of(group).options, iter(())) for each in _fields_of(group)]
 
 
 def _fields_of(group: type[Group]) -> list[Parameter]:
@@ -132,60 +186,8 @@ def _fields_of(group: type[Group]) -> list[Parameter]:
     ]
 
 
-SERVER = "By a server"
 SERVER_VARIABLE = "RESHARD_SERVER"
 TOKEN_VARIABLE = "RESHARD_TOKEN"  # noqa: S105  (the name of a variable)
-
-
-def _server(what: str) -> Any:
-    """The option; ``what`` says what the server does for a command."""
-    return typer.Option(
-        metavar="URL",
-        help=f"{what} Default: the variable {SERVER_VARIABLE}.",
-        rich_help_panel=SERVER,
-    )
-
-
-Server = Annotated[
-    str | None,
-    _server(
-        "Let this server convert: SRC and DST are then ROOT/path on the server, and --layout and --map may also name "
-        "what it stores. Ctrl-C stops watching; the conversion continues."
-    ),
-]
-ApplyServer = Annotated[
-    str | None,
-    _server(
-        "Let this server convert: BASE, every DELTA and DST are then ROOT/path on the server, and --layout may also name what it stores. "
-        "Ctrl-C stops watching; the conversion continues."
-    ),
-]
-DeltaServer = Annotated[
-    str | None,
-    _server(
-        "Let this server make the delta: OLD, NEW and DST are then ROOT/path on the server, and --map may also name what it stores. Ctrl-C "
-        "stops watching; the server continues."
-    ),
-]
-AskedServer = Annotated[
-    str | None, _server("Ask this server: paths are then ROOT/path on the server.")
-]
-PlanServer = Annotated[
-    str | None,
-    _server(
-        "Let this server plan: SRC and DST are then ROOT/path on the server, and --layout and --map may also name what "
-        "it stores."
-    ),
-]
-JobsServer = Annotated[str | None, _server("The server whose conversions are meant.")]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help=f"A file that contains the server's token. Default: the variable {TOKEN_VARIABLE}.",
-        rich_help_panel=SERVER,
-    ),
-]
 
 
 class Asked(Struct, frozen=True):
@@ -199,26 +201,6 @@ class Asked(Struct, frozen=True):
     url: str
     token_file: Path | None = None
     by_variable: bool = False
-
-
-def asked_server(server: str | None, token_file: Path | None) -> Asked | None:
-    """The server that the options or the variable name; None for none. A usage error for a token without a server."""
-    url = os.environ.get(SERVER_VARIABLE) if server is None else server
-    if url:
-        return Asked(url, token_file, by_variable=server is None)
-    if token_file is not None:
-        raise Misuse("--token-file belongs to --server; add it, or leave it out")
-    return None
-
-
-def needed_server(server: str | None, token_file: Path | None) -> Asked:
-    """The same for a command that only a server can carry out; a usage error where none is named."""
-    asked = asked_server(server, None)
-    if asked is None:
-        raise Misuse(
-            f"no server is named: give its URL by --server, such as http://checkpoints:8080, or in the variable {SERVER_VARIABLE}"
-        )
-    return Asked(asked.url, token_file)
 
 
 def refuse_here(asked: Asked, given: Mapping[str, Any]) -> None:

@@ -1,6 +1,4 @@
-"""The options and arguments that several commands share, their help texts and values, and their names in messages.
-
-Help is rich markup, in which an opening bracket begins a style; literal brackets have a backslash.
+"""The values of options: how words of the command line are parsed, and the names of options in messages.
 
 ``--ray`` and ``--part``: one conversion on many hosts. ``--ray`` may stand without a value, which typer does not support.
 
@@ -13,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,30 +22,6 @@ from reshard.geometry.sizes import parse_bytes
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-
-RESOURCES = "Resources"
-
-
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        metavar="[ADDRESS]",
-        help="Let every host of this Ray cluster work, such as 10.0.0.1:6379; --max-memory and --workers are then those of each "
-        "host, and SRC and DST must be seen by all. Without ADDRESS: the cluster of this host, or of the variable RAY_ADDRESS.",
-        rich_help_panel=RESOURCES,
-    ),
-]
-
-
-Part = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N",
-        help="Do part I of N of this conversion, such as 3/16, on a host of its own; reshard commit DST makes the target appear when "
-        "all parts are done. Every part takes the same options, --max-memory and --workers among them.",
-        rich_help_panel=RESOURCES,
-    ),
-]
 
 
 @contextmanager
@@ -109,69 +83,19 @@ def rate(text: str) -> int:
     return size(text.removesuffix("/s"))
 
 
-Latency = Annotated[
-    float | None,
-    typer.Option(
-        parser=duration,
-        metavar="TIME",
-        help="How long a request to the bucket takes, for the expected time; reshard doctor measures it. Default: 30ms.",
-        rich_help_panel=RESOURCES,
-    ),
-]
-Bandwidth = Annotated[
-    int | None,
-    typer.Option(
-        parser=rate,
-        metavar="SIZE/s",
-        help="Bytes per second from or to the bucket, all requests together. Default: 150MB/s.",
-        rich_help_panel=RESOURCES,
-    ),
-]
-
-
 def link_of(latency: float | None, bandwidth: int | None) -> dict[str, float]:
     """The given options, under the names of ``RequestPlan.seconds``."""
-    given = {"latency_s": latency, "bytes_per_s": bandwidth}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-MOST = 1_000_000
-
-Hosts = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=MOST,
-        metavar="N",
-        help="Also estimate the time on so many hosts that share the work, and name the bottleneck.",
-        rich_help_panel=RESOURCES,
-    ),
-]
-Cores = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=MOST,
-        metavar="N",
-        help="Processors of each host, for that time. Default: those of this machine. Each of the --workers uses one.",
-        rich_help_panel=RESOURCES,
-    ),
-]
-Nic = Annotated[
-    int | None,
-    typer.Option(
-        parser=rate,
-        metavar="SIZE/s",
-        help="Bytes per second of each host's network in each direction, such as 12.5GB/s, for that time.",
-        rich_help_panel=RESOURCES,
-    ),
-]
+    return given_of(latency_s=latency, bytes_per_s=bandwidth)
 
 
 def machines_of(hosts: int | None, cores: int | None, nic: int | None) -> dict[str, int]:
     """The given options, under the names of ``ConversionPlan.time``; empty if no time was asked for."""
-    given = {"hosts": hosts, "cores": cores, "nic_bytes_per_s": nic}
-    return {name: value for name, value in given.items() if value is not None}
+    return given_of(hosts=hosts, cores=cores, nic_bytes_per_s=nic)
+
+
+def given_of(**options: Any) -> dict[str, Any]:
+    """The options that are given: those that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 class Misuse(typer.BadParameter):
@@ -216,6 +140,11 @@ def step_of(text: str | None) -> int | Literal["latest"] | None:
     return int(text)
 
 
+Texts = list[str] | None
+Size = Annotated[int | None, typer.Option(parser=size)]
+Rate = Annotated[int | None, typer.Option(parser=rate)]
+Duration = Annotated[float | None, typer.Option(parser=duration)]
+Count = Annotated[int | None, typer.Option(min=1, max=1_000_000)]
 Source = Annotated[
     str,
     typer.Argument(
@@ -223,74 +152,6 @@ Source = Annotated[
         help="The checkpoint to read; with --step, the folder of a training run.",
     ),
 ]
-Step = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|latest",
-        help="Read this step of the training run whose folder is given; latest is the last committed step.",
-    ),
-]
-Item = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Read this item of a checkpoint that has several, such as model; names then begin below it.",
-    ),
-]
-Unlisted = Annotated[
-    reshard.Unlisted,
-    typer.Option(
-        metavar="leave|include",
-        help="What to do with tensors and files of a safetensors folder that its index does not list: leave them out with a "
-        "warning, or include them. With include, files of which it is not clear that they are one model are taken as "
-        "one, and one file of several by itself.",
-    ),
-]
-MaxMemory = Annotated[
-    int | None,
-    typer.Option(
-        parser=size,
-        metavar="SIZE",
-        help="All buffers together stay below this, such as 512MiB. Default: a quarter of the "
-        "memory, 1GiB at most.",
-        rich_help_panel=RESOURCES,
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Tasks that run at once. Default: the number of processors, at least 2 and at most 16. "
-        "With more than 4, a conversion of 4 GiB or more uses several processes.",
-        rich_help_panel=RESOURCES,
-    ),
-]
-ShowAll = Annotated[
-    bool,
-    typer.Option(
-        "--all",
-        help="A row for each tensor, however many there are, with every column, however wide the screen is.",
-    ),
-]
-Quiet = Annotated[
-    bool,
-    typer.Option(
-        "--quiet",
-        "-q",
-        help="No progress and no report; warnings and errors are still written to stderr.",
-    ),
-]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="One JSON object on stdout, also for errors; keys are stable."),
-]
-
-
-def examples(*lines: str) -> str:
-    """The end of a command's help: example commands, one per line."""
-    shown = (line if line.startswith(" ") else f"  $ {line}" for line in lines)
-    return "\b\nExamples:\n" + "\n".join(shown).replace("[", "\\[")
 
 
 # The library says "start over (restart)"; on the command line that is ``--restart``.

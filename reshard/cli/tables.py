@@ -8,9 +8,8 @@ each row and every column.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
 from typing import TypeVar
 
 from msgspec import Struct
@@ -20,7 +19,8 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from reshard.cli.console import UNLIMITED, stdout_console
+from reshard.cli.console import MOST_ROWS as MOST_ROWS
+from reshard.cli.console import UNLIMITED
 from reshard.cli.text import safe
 
 T = TypeVar("T")
@@ -29,9 +29,6 @@ NARROWEST_TEXT = 6
 """Other columns give way to the widest one down to this width."""
 
 GAP = 2
-MOST_ROWS = 40
-"""Most rows of a table on a screen; ``--all`` and a pipe show the rest."""
-
 ARROW = " → "
 
 Cell = str | Text
@@ -266,14 +263,29 @@ def _padded(text: str, width: int, right: bool) -> str:
     return room + text if right else text + room
 
 
-def most_rows() -> int:
-    """Most rows of a table on stdout: a pipe gets all of them, so that ``inspect | grep NAME`` finds every tensor."""
-    return MOST_ROWS if stdout_console().width < UNLIMITED else sys.maxsize
-
-
 def capped(rows: Sequence[T], show_all: bool, most: int = MOST_ROWS) -> Sequence[T]:
     """The first rows, unless all are asked for."""
     return rows if show_all else rows[:most]
+
+
+def first_rows(
+    columns: Sequence[str | Column],
+    rows: Sequence[T],
+    row: Callable[[T], Sequence[Cell]],
+    noun: str,
+    *,
+    show_all: bool,
+    most: int = MOST_ROWS,
+    title: str = "",
+    below: Callable[[T], Iterable[Text]] = lambda _: (),
+) -> Iterator[TableLines | Text]:
+    """A table of the first rows, what stands below it about each of them, and a note about the other rows; nothing without rows."""
+    shown = capped(rows, show_all, most)
+    if shown:
+        yield table(title, columns, map(row, shown), whole=show_all)
+        yield from chain.from_iterable(map(below, shown))
+    if note := cap_note(len(shown), len(rows), noun):
+        yield Text(note, style="dim")
 
 
 def cap_note(shown: int, total: int, noun: str) -> str | None:

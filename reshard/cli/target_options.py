@@ -3,8 +3,6 @@
 ``convert`` and ``plan`` have all of them. Names and defaults are the library's (``reshard.ConvertOptions``); only
 ``--verify`` is called ``check`` there.
 
-The arguments of commands that read deltas.
-
 ``--target LAYOUT=DST``: several targets of one conversion, as the command line names them.
 """
 
@@ -21,35 +19,21 @@ from msgspec import Struct
 
 import reshard
 from reshard import Target
-from reshard.cli.groups import Group, is_stored_name, spread
-from reshard.cli.options import OPTION_NAMES, Misuse, casts, halves, renames, size, sizes, usage
+from reshard.cli.groups import Group, is_stored_name, shown_fields, spread
+from reshard.cli.options import (
+    OPTION_NAMES,
+    Misuse,
+    Texts,
+    casts,
+    halves,
+    renames,
+    size,
+    sizes,
+    usage,
+)
 from reshard.conversion.declared_options import OPTIONS
 from reshard.conversion.options import LIBRARY_NAMES
-from reshard.options import OUTPUT, Option
-
-Base = Annotated[
-    str,
-    typer.Argument(
-        metavar="BASE",
-        help="The full version from which the deltas start: safetensors with whole tensors.",
-    ),
-]
-DeltasAndTarget = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="DELTA... DST",
-        help="The folder of every delta from BASE to the version that is wanted, in any order; and, last, where the full checkpoint goes.",
-        show_default=False,
-    ),
-]
-Deltas = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--delta",
-        metavar="DELTA",
-        help="A delta over A; give every one from A to the version that is wanted. What they make of A is verified.",
-    ),
-]
+from reshard.options import Option
 
 
 def is_delta(path: str) -> bool:
@@ -72,34 +56,17 @@ def split_target(words: Sequence[str]) -> tuple[list[str], str]:
 
 _MESH = re.compile(r"[^=,]+=\d+(,[^=,]+=\d+)*")
 
-OptionalTarget = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[DST]",
-        show_default=False,
-        help="Where the new checkpoint goes; it appears whole or not at all. Left out with --target.",
-    ),
-]
-PlannedTarget = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[DST]",
-        show_default=False,
-        help="Where the new checkpoint would go. Left out with --target, or for a plan that does not look at free space.",
-    ),
-]
-Targets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--target",
-        metavar="LAYOUT=DST",
-        help="Instead of DST, --layout and --mesh; once for each of several targets. The source is read "
-        "once for all of them if memory allows. LAYOUT is a layout file, a mesh such as "
-        "data=4,model=2, or nothing for the source's own layout. Split at the last '='; write '\\=' "
-        "for one in DST. All other options apply to all targets.",
-        rich_help_panel=OUTPUT,
-    ),
-]
+
+class Targets(Group, frozen=True):
+    r"""Several targets of one conversion.
+
+    Output:
+        --target LAYOUT=DST: Instead of DST, --layout and --mesh; once for each of several targets. The source is read once for all of them
+            if memory allows. LAYOUT is a layout file, a mesh such as data=4,model=2, or nothing for the source's own layout. Split at the
+            last '='; write '\=' for one in DST. All other options apply to all targets.
+    """
+
+    target: Texts = None
 
 
 class NamedTarget(Struct, frozen=True):
@@ -170,9 +137,6 @@ def _names_of(argument: str, option: Option) -> list[str]:
     return [f"--{OPTION_NAMES[argument]}"] if argument in ("sizes", "receiver") else []
 
 
-Texts = list[str] | None
-
-
 class Changes(Group, frozen=True):
     """The rules and the map from one checkpoint to another."""
 
@@ -202,7 +166,7 @@ def _type_of(option: Option, default: Any) -> Any:
     if option.kind == "flag":
         return bool
     if option.kind in ("patterns", "pairs", "sizes"):
-        return list[str] | None
+        return Texts
     if option.kind == "choice":
         return option.words
     if option.kind == "size":
@@ -221,7 +185,7 @@ def _parameters(*, is_plan: bool) -> list[Parameter]:
         annotation: Any = Annotated[_type_of(option, default), declared(argument)]
         found.append(Parameter(name, KEYWORD, default=default, annotation=annotation))
         if name == "missing_axes":  # --target stands for the options above it
-            found.append(Parameter("target", KEYWORD, default=None, annotation=Targets))
+            found += shown_fields(Targets)
     return found
 
 

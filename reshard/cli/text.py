@@ -168,9 +168,13 @@ def grouped(
     return [TensorGroup(common_name(list(map(name_of, m))), tuple(m)) for m in found.values()]
 
 
-def single(items: Iterable[T], name_of: Callable[[T], str]) -> list[TensorGroup[T]]:
-    """A group for each item."""
-    return [TensorGroup(name_of(item), (item,)) for item in items]
+def groups_of(
+    items: Iterable[T], name_of: Callable[[T], str], alike: Callable[[T], Hashable], show_all: bool
+) -> list[TensorGroup[T]]:
+    """The groups, or one for each item if all are to be shown."""
+    if show_all:
+        return [TensorGroup(name_of(item), (item,)) for item in items]
+    return grouped(items, name_of, alike)
 
 
 def common_name(names: Sequence[str]) -> str:

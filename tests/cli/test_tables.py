@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from reshard.cli.console import UNLIMITED
+from reshard.cli.console import UNLIMITED, most_rows
 from reshard.cli.tables import (
     Column,
     broken,
     cap_note,
     capped,
     fit,
-    most_rows,
     names_text,
     table,
     warning,

@@ -13,6 +13,7 @@ from reshard.cli.text import (
     duration_text,
     encoding_text,
     grouped,
+    groups_of,
     layout_text,
     mesh_text,
     parts_text,
@@ -20,7 +21,6 @@ from reshard.cli.text import (
     rule_words,
     safe,
     shape_text,
-    single,
     some_text,
 )
 from reshard.formats.contents import Encoding, StoredTensor
@@ -128,7 +128,12 @@ def test_tensors_alike_share_a_row_and_others_do_not() -> None:
     items = [("a/0", 1), ("b/0", 1), ("a/1", 1), ("a/2", 2)]
     groups = grouped(items, lambda i: i[0], lambda i: i[1])
     assert [(g.name, g.count) for g in groups] == [("a/{0,1}", 2), ("b/0", 1), ("a/2", 1)]
-    assert [g.name for g in single(items, lambda i: i[0])] == ["a/0", "b/0", "a/1", "a/2"]
+    assert [g.name for g in groups_of(items, lambda i: i[0], lambda i: i[1], True)] == [
+        "a/0",
+        "b/0",
+        "a/1",
+        "a/2",
+    ]
 
 
 @given(st.lists(st.text("a/0129٣", max_size=6), unique=True))

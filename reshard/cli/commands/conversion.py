@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 import reshard
-from reshard.cli.console import print_all
+from reshard.cli.console import most_rows, say, show_view
 from reshard.cli.groups import (
     Asked,
+    ByServer,
     Chosen,
     Output,
-    PlanServer,
     Resources,
-    Server,
-    TokenFile,
-    asked_server,
     lets_a_server,
     refuse_here,
 )
 from reshard.cli.options import (
-    Bandwidth,
-    Cores,
-    Hosts,
-    Json,
-    Latency,
+    Count,
+    Duration,
     Misuse,
-    Nic,
-    Part,
-    Ray,
-    ShowAll,
+    Rate,
     Source,
-    examples,
     link_of,
     machines_of,
     ray_cluster,
@@ -46,8 +35,6 @@ from reshard.cli.remote import connected, convert_there, goals_there
 from reshard.cli.target_options import (
     RULES,
     NamedTarget,
-    OptionalTarget,
-    PlannedTarget,
     check_words,
     given_options,
     library_options,
@@ -56,56 +43,29 @@ from reshard.cli.target_options import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from reshard import ConversionPlan, MultiConversionPlan, MultiReport
     from reshard.conversion.plan import P
-
-
-PLAN_EXAMPLES = examples(
-    "reshard plan ckpt/1000 --layout serving.yaml",
-    "reshard plan ckpt/1000 served --layout serving.yaml",
-    "reshard plan ckpt/1000 served --layout serving.yaml --shares",
-    "reshard plan ckpt/1000 served --layout serving.yaml --mesh model=4 \\",
-    "    --max-memory 256MiB --select '^params/'",
-    "reshard plan ckpt served --step latest --item model --mesh model=8",
-    "reshard plan ckpt/1000 --map to_hf.yaml",
-    "reshard plan ckpt/1000 --target serving.yaml=served --target model=8=evaluated",
-    "reshard plan gs://bucket/run/1000 served --latency 30ms --bandwidth 150MB/s",
-    "reshard plan ckpt/1000 served --layout serving.yaml --hosts 16 --nic 12.5GB/s",
-    "reshard plan data/run/1000 data/served --layout serving.yaml \\",
-    "    --server http://checkpoints:8080 --token-file token",
-)
-
-Shares = Annotated[
-    bool,
-    typer.Option(
-        "--shares",
-        help="Also show which share of each target shard's bytes was in which source shard.",
-    ),
-]
 
 
 @takes_target_options(is_plan=True)
 def plan(
     src: Source,
-    dst: PlannedTarget = None,
+    dst: str | None = None,
     *,
     chosen: Chosen,
     resources: Resources,
-    latency: Latency = None,
-    bandwidth: Bandwidth = None,
-    hosts: Hosts = None,
-    cores: Cores = None,
-    nic: Nic = None,
-    shares: Shares = False,
-    server: PlanServer = None,
-    token_file: TokenFile = None,
-    show_all: ShowAll = False,
-    as_json: Json = False,
+    latency: Duration = None,
+    bandwidth: Rate = None,
+    hosts: Count = None,
+    cores: Count = None,
+    nic: Rate = None,
+    shares: bool = False,
+    by: ByServer,
+    show_all: bool = False,
+    as_json: bool = False,
     **given: Any,
 ) -> None:
-    """Show what a conversion would do and what it would cost; moves nothing.
+    r"""Show what a conversion would do and what it would cost; moves nothing.
 
     For each tensor: its shards (on devices) and its chunks (in files), before and after; the strategy, tasks, bytes
     read and written. Then the total, its amplification (bytes decoded for each byte stored), and the memory. Refuses
@@ -118,12 +78,39 @@ def plan(
     answers. On several hosts each file is written by one task; the plan is of that.
 
     With --server a server plans, and refuses what it would refuse to convert; it tells no time on hosts.
+
+    Options:
+        [DST]: Where the new checkpoint would go. Left out with --target, or for a plan that does not look at free space.
+        --shares: Also show which share of each target shard's bytes was in which source shard.
+
+    Resources:
+        --latency TIME: How long a request to the bucket takes, for the expected time; reshard doctor measures it. Default: 30ms.
+        --bandwidth SIZE/s: Bytes per second from or to the bucket, all requests together. Default: 150MB/s.
+        --hosts N: Also estimate the time on so many hosts that share the work, and name the bottleneck.
+        --cores N: Processors of each host, for that time. Default: those of this machine. Each of the --workers uses one.
+        --nic SIZE/s: Bytes per second of each host's network in each direction, such as 12.5GB/s, for that time.
+
+    By a server:
+        --server URL: Let this server plan: SRC and DST are then ROOT/path on the server, and --layout and --map may also name what it
+            stores. Default: the variable RESHARD_SERVER.
+
+    Examples:
+        $ reshard plan ckpt/1000 --layout serving.yaml
+        $ reshard plan ckpt/1000 served --layout serving.yaml
+        $ reshard plan ckpt/1000 served --layout serving.yaml --shares
+        $ reshard plan ckpt/1000 served --layout serving.yaml --mesh model=4 \
+          --max-memory 256MiB --select '^params/'
+        $ reshard plan ckpt served --step latest --item model --mesh model=8
+        $ reshard plan ckpt/1000 --map to_hf.yaml
+        $ reshard plan ckpt/1000 --target serving.yaml=served --target model=8=evaluated
+        $ reshard plan gs://bucket/run/1000 served --latency 30ms --bandwidth 150MB/s
+        $ reshard plan ckpt/1000 served --layout serving.yaml --hosts 16 --nic 12.5GB/s
+        $ reshard plan data/run/1000 data/served --layout serving.yaml \
+          --server http://checkpoints:8080 --token-file token
     """
-    limits = asdict(resources)
-    if hosts is not None:
-        limits["hosts"] = hosts
+    limits = {**asdict(resources), **({} if hosts is None else {"hosts": hosts})}
     link, machines = link_of(latency, bandwidth), machines_of(hosts, cores, nic)
-    asked = asked_server(server, token_file)
+    asked = by.asked()
     if asked is not None:
         refuse_here(asked, {"--hosts": hosts, "--cores": cores, "--nic": nic})
     output = Output(show_all=show_all, as_json=as_json)
@@ -171,8 +158,9 @@ def show_plan(
         else:
             where = {"layout": layout, "mesh": mesh, **options, **limits}
             found = _as_asked(reshard.plan(src, dst, **where), answer)
-    if not answer.output.is_told("plan", found):
-        print_all(_views(found, answer))
+    output = answer.output
+    if not output.is_told("plan", found):
+        show_view("plan.planned_view", found, output.show_all, answer.shares, most_rows())
 
 
 def _as_asked(found: P, answer: PlanAnswer) -> P:
@@ -197,60 +185,6 @@ def _plan_there(
         return client.plans.create(source, **goals, **options)
 
 
-def _views(
-    found: ConversionPlan | MultiConversionPlan, answer: PlanAnswer
-) -> Iterator[RenderableType]:
-    from reshard.cli.views.plan import joint_view
-    from reshard.cli.views.report import planned_requests, planned_time
-
-    if isinstance(found, reshard.MultiConversionPlan):
-        said: set[str] = set()
-        for one in found.plans:
-            yield from _one_view(one, answer, said)
-        yield from joint_view(found)
-    else:
-        yield from _one_view(found, answer)
-    yield from planned_requests(found.requests)
-    yield from planned_time(found.timed or None)
-
-
-def _one_view(
-    planned: ConversionPlan, answer: PlanAnswer, said: set[str] | None = None
-) -> Iterator[RenderableType]:
-    from reshard.cli.tables import most_rows
-    from reshard.cli.views.plan import plan_groups, plan_view, shares_view
-
-    show_all = answer.output.show_all
-    yield from plan_view(planned, show_all, said, most_rows())
-    if answer.shares:
-        yield from shares_view(plan_groups(planned.tensors, show_all), show_all)
-
-
-CONVERT_EXAMPLES = examples(
-    "reshard convert ckpt/1000 served --layout serving.yaml",
-    "reshard convert ckpt/1000 served --layout serving.yaml \\",
-    "    --select '^params/' --cast float=bfloat16",
-    "reshard convert ckpt/1000 served --layout serving.yaml \\",
-    "    --max-memory 256MiB --verify readback",
-    "reshard convert ckpt/1000 served --layout serving.yaml \\",
-    r"    --rename '^params/(\w+)/=model/\1/'",
-    "reshard convert ckpt/1000 served --mesh model=8 --missing-axes replicate --dry-run",
-    "reshard convert ckpt served --step latest --item model --mesh model=8",
-    "reshard convert ckpt/1000 hf --to safetensors --select '^params/'",
-    "reshard convert ckpt/1000 hf --to safetensors --map to_hf.yaml",
-    "reshard convert ckpt/1000 --target serving.yaml=served \\",
-    "    --target model=8=evaluated --cast float=bfloat16",
-    "reshard convert ckpt/1000 served --layout serving.yaml --ray 10.0.0.1:6379",
-    "reshard convert ckpt/1000 served --layout serving.yaml --part 3/16",
-    "reshard convert data/run/1000 data/served --layout serving.yaml \\",
-    "    --server http://checkpoints:8080 --token-file token",
-)
-
-DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Show the plan, as reshard plan does, and convert nothing."),
-]
-
 _REPORT = "reshard.cli.views.report"
 """The module that shows the report; it imports rich, which takes some 50 ms."""
 
@@ -258,19 +192,18 @@ _REPORT = "reshard.cli.views.report"
 @takes_target_options()
 def convert(
     src: Source,
-    dst: OptionalTarget = None,
+    dst: str | None = None,
     *,
     chosen: Chosen,
     resources: Resources,
-    ray: Ray = None,
-    part: Part = None,
-    server: Server = None,
-    token_file: TokenFile = None,
-    dry_run: DryRun = False,
+    ray: str | None = None,
+    part: str | None = None,
+    by: ByServer,
+    dry_run: bool = False,
     output: Output,
     **given: Any,
 ) -> None:
-    """Convert a checkpoint to another mesh, dtype, format or selection of tensors.
+    r"""Convert a checkpoint to another mesh, dtype, format or selection of tensors.
 
     Bytes stream from file to file through small buffers; DST appears whole or not at all. It has the
     format of SRC, or the one of --to. It is published only if the written bytes of every tensor have the same digest as the bytes
@@ -282,6 +215,39 @@ def convert(
 
     With --target several times, one run makes all of them. Each target appears as soon as it is proved; the same
     command resumes those that are missing.
+
+    Options:
+        [DST]: Where the new checkpoint goes; it appears whole or not at all. Left out with --target.
+        --dry-run: Show the plan, as reshard plan does, and convert nothing.
+
+    Resources:
+        --ray [ADDRESS]: Let every host of this Ray cluster work, such as 10.0.0.1:6379; --max-memory and --workers are then those of each
+            host, and SRC and DST must be seen by all. Without ADDRESS: the cluster of this host, or of the variable RAY_ADDRESS.
+        --part I/N: Do part I of N of this conversion, such as 3/16, on a host of its own; reshard commit DST makes the target appear when
+            all parts are done. Every part takes the same options, --max-memory and --workers among them.
+
+    By a server:
+        --server URL: Let this server convert: SRC and DST are then ROOT/path on the server, and --layout and --map may also name what it
+            stores. Ctrl-C stops watching; the conversion continues. Default: the variable RESHARD_SERVER.
+
+    Examples:
+        $ reshard convert ckpt/1000 served --layout serving.yaml
+        $ reshard convert ckpt/1000 served --layout serving.yaml \
+          --select '^params/' --cast float=bfloat16
+        $ reshard convert ckpt/1000 served --layout serving.yaml \
+          --max-memory 256MiB --verify readback
+        $ reshard convert ckpt/1000 served --layout serving.yaml \
+          --rename '^params/(\w+)/=model/\1/'
+        $ reshard convert ckpt/1000 served --mesh model=8 --missing-axes replicate --dry-run
+        $ reshard convert ckpt served --step latest --item model --mesh model=8
+        $ reshard convert ckpt/1000 hf --to safetensors --select '^params/'
+        $ reshard convert ckpt/1000 hf --to safetensors --map to_hf.yaml
+        $ reshard convert ckpt/1000 --target serving.yaml=served \
+          --target model=8=evaluated --cast float=bfloat16
+        $ reshard convert ckpt/1000 served --layout serving.yaml --ray 10.0.0.1:6379
+        $ reshard convert ckpt/1000 served --layout serving.yaml --part 3/16
+        $ reshard convert data/run/1000 data/served --layout serving.yaml \
+          --server http://checkpoints:8080 --token-file token
     """
     from reshard.cli.progress import loading
 
@@ -289,9 +255,10 @@ def convert(
     options, several = given_options(given), bool(given["target"])
     limits = asdict(resources)
     # --ray and --part say where to convert, so that the variable RESHARD_SERVER does not.
-    asked = asked_server("" if server is None and (ray or part) else server, token_file)
+    elsewhere = by.server is None and (ray or part)
+    asked = (replace(by, server="") if elsewhere else by).asked()
     _refuse_together(
-        {"--ray": ray, "--part": part, "--server": server, "--target": given["target"]}
+        {"--ray": ray, "--part": part, "--server": by.server, "--target": given["target"]}
     )
     check_words(options, [one.mesh for one in targets], is_there=asked is not None)
     if dry_run:
@@ -319,19 +286,7 @@ def convert(
             made = convert_there(asked, request, progress)
     warnings = chain.from_iterable(report.warnings for report in made.reports)
     if not output.is_told("convert", made if several else made.reports[0], warnings):
-        _show(made, output.show_all)
-
-
-def _show(made: MultiReport, show_all: bool) -> None:
-    from reshard.cli.views.report import report_view, request_report, time_report, together_view
-
-    said: set[str] = set()
-    for report in made.reports:
-        print_all(report_view(report, show_all, said))
-    if len(made.reports) > 1 and made.read_bytes is not None:
-        print_all(together_view(made.reports, made.read_bytes))
-        print_all(time_report(made.time))
-        print_all(request_report(made.requests))
+        show_view("report.reports_view", made, output.show_all)
 
 
 def _refuse_together(given: Mapping[str, Any]) -> None:
@@ -366,11 +321,7 @@ def _convert_part(
     where = {"layout": target.layout, "mesh": target.mesh, **options}
     with output.watching() as progress:
         report = reshard.convert_part(src, target.dst, part=part, progress=progress, **where)
-    if output.is_told("convert", report, report.warnings):
-        return
-    from reshard.cli.views.report import part_view
-
-    print_all(part_view(report))
+    output.tell("convert", report, "report.part_view")
 
 
 def _convert_here(
@@ -390,7 +341,6 @@ def _convert_here(
 
 def _announce(src: str, target: NamedTarget, given: Mapping[str, Any]) -> None:
     """One line on stderr that says what will be done."""
-    from reshard.cli.console import say
     from reshard.cli.text import safe
 
     rules = (f"{kind} {rule}" for kind in RULES for rule in given[kind] or ())

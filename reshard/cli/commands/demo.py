@@ -7,30 +7,24 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from reshard.cli.options import Json, examples
-
-DEMO_EXAMPLES = examples("reshard demo", "reshard demo --dir ./demo")
-
-Folder = Annotated[
-    Path | None,
-    typer.Option(
-        "--dir", metavar="DIR", help="Keep everything here. Default: a temporary folder, removed."
-    ),
-]
+from reshard.cli.console import print_json
 
 
-def demo(directory: Folder = None, as_json: Json = False) -> None:
+def demo(*, directory: Path | None = None, as_json: bool = False) -> None:
     """Reshard a real checkpoint before your eyes, by the commands you would type.
 
     Trains a small transformer on 4×2 simulated devices, saves it with Orbax, converts it to a mesh
     of 8, verifies, restores it with stock Orbax and compares bit by bit. Needs jax, optax and
     orbax-checkpoint, and some twenty seconds.
+
+    Options:
+        --dir DIR: Keep everything here. Default: a temporary folder, removed.
+
+    Examples:
+        $ reshard demo
+        $ reshard demo --dir ./demo
     """
-    from reshard.cli.console import print_json
     from reshard.demo import run_demo
 
     if not as_json:

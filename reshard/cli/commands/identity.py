@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
 from msgspec.structs import asdict
 
 import reshard
-from reshard.cli.console import print_all
 from reshard.cli.groups import Chosen, Output, Resources
-from reshard.cli.options import Source, examples
-
-IDENTIFY_EXAMPLES = examples(
-    "reshard identify ckpt/1000",
-    "reshard identify ckpt/1000 --write",
-    "reshard identify served --out identities/served",
-    "reshard identify ckpt --step latest --json",
-)
-
-Write = Annotated[
-    bool,
-    typer.Option("--write", help="Write identity.json and identity.tree into the checkpoint."),
-]
-IdentityOut = Annotated[
-    str | None,
-    typer.Option("--out", metavar="DIR", help="Write them into this folder instead."),
-]
-Sha256 = Annotated[
-    bool,
-    typer.Option(
-        "--sha256",
-        help="Write sha256.json beside them: the SHA-256 of each tensor's row-major bytes, by name. Reads each tensor a second time.",
-    ),
-]
+from reshard.cli.options import Source
 
 
 def identify(
     src: Source,
     *,
     chosen: Chosen,
-    write: Write = False,
-    out: IdentityOut = None,
-    sha256: Sha256 = False,
+    write: bool = False,
+    out: str | None = None,
+    sha256: bool = False,
     resources: Resources,
     output: Output,
 ) -> None:
@@ -53,60 +26,34 @@ def identify(
     and checked (reshard verify --identity).
 
     fingerprint records faster checksums in a checkpoint, which find accidents, but not intent. Needs the extra identity.
+
+    Options:
+        --write: Write identity.json and identity.tree into the checkpoint.
+        --out DIR: Write them into this folder instead.
+        --sha256: Write sha256.json beside them: the SHA-256 of each tensor's row-major bytes, by name. Reads each tensor a second time.
+
+    Examples:
+        $ reshard identify ckpt/1000
+        $ reshard identify ckpt/1000 --write
+        $ reshard identify served --out identities/served
+        $ reshard identify ckpt --step latest --json
     """
     src = chosen.of(src)
     with output.watching() as progress:
         found = reshard.identify(
             src, unlisted=chosen.unlisted, write=write, out=out, sha256=sha256, **asdict(resources), progress=progress
         )  # fmt: skip
-    if output.is_told("identify", found, found.warnings):
-        return
-    from reshard.cli.views.inspection import identity_view
-
-    print_all(identity_view(found, output.show_all))
-
-
-SIGN_EXAMPLES = examples(
-    "reshard sign ckpt/1000 --key release.pem",
-    "reshard sign served --key release.pem --out identities/served",
-    "reshard sign ckpt/1000 --key release.pem --name llama --version 1000",
-    "reshard verify served --key release.pub.pem",
-)
-
-Key = Annotated[
-    str,
-    typer.Option(
-        "--key",
-        metavar="PEM",
-        help="The private key, not encrypted: Ed25519 or ECDSA on P-256 (openssl genpkey -algorithm ed25519).",
-    ),
-]
-SignatureOut = Annotated[
-    str | None,
-    typer.Option(
-        "--out", metavar="DIR", help="Write into this folder. Default: into the checkpoint."
-    ),
-]
-
-Name = Annotated[str | None, typer.Option("--name", help="The name of the model, which is signed.")]
-Version = Annotated[
-    str | None,
-    typer.Option(
-        "--version",
-        metavar="N",
-        help="Its version, which is signed: a whole number, such as the step, has an order.",
-    ),
-]
+    output.tell("identify", found, "inspection.identity_view", output.show_all)
 
 
 def sign(
     src: Source,
-    key: Key,
     *,
+    key: str,
     chosen: Chosen,
-    out: SignatureOut = None,
-    name: Name = None,
-    version: Version = None,
+    out: str | None = None,
+    name: str | None = None,
+    version: str | None = None,
     resources: Resources,
     output: Output,
 ) -> None:
@@ -118,14 +65,22 @@ def sign(
 
     reshard verify --key PUB.pem checks the signature and computes the root anew. --name and --version are signed too, with the time: without
     them an older checkpoint and its own signature pass for the newest.
+
+    Options:
+        --key PEM: The private key, not encrypted: Ed25519 or ECDSA on P-256 (openssl genpkey -algorithm ed25519).
+        --out DIR: Write into this folder. Default: into the checkpoint.
+        --name: The name of the model, which is signed.
+        --version N: Its version, which is signed: a whole number, such as the step, has an order.
+
+    Examples:
+        $ reshard sign ckpt/1000 --key release.pem
+        $ reshard sign served --key release.pem --out identities/served
+        $ reshard sign ckpt/1000 --key release.pem --name llama --version 1000
+        $ reshard verify served --key release.pub.pem
     """
     src = chosen.of(src)
     with output.watching() as progress:
         found = reshard.sign(
             src, key, unlisted=chosen.unlisted, out=out, name=name, version=version, **asdict(resources), progress=progress
         )  # fmt: skip
-    if output.is_told("sign", found, found.warnings):
-        return
-    from reshard.cli.views.inspection import identity_view
-
-    print_all(identity_view(found, output.show_all))
+    output.tell("sign", found, "inspection.identity_view", output.show_all)

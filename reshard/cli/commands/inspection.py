@@ -9,55 +9,41 @@ import typer
 from msgspec.structs import replace
 
 import reshard
-from reshard.cli.console import print_all, print_answer, stdout_console
-from reshard.cli.groups import Asked, AskedServer, Chosen, TokenFile, asked_server
-from reshard.cli.options import Json, Misuse, ShowAll, Source, examples, usage
+from reshard.cli.console import most_rows, print_answer, show_view, stdout_console
+from reshard.cli.groups import Asked, ByServer, Chosen, Output
+from reshard.cli.options import Misuse, Source, usage
 from reshard.cli.remote import connected
 from reshard.cli.target_options import declared
-from reshard.options import LAYOUT
-
-STEPS_EXAMPLES = examples("reshard steps ckpt", "reshard steps ckpt --json | jq '.steps[-1].path'")
-
-Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="The folder of a training run, a path or a URL.")
-]
-EveryStep = Annotated[
-    bool, typer.Option("--all", help="A row for each step, however many there are.")
-]
 
 
-def steps(run: Run, show_all: EveryStep = False, as_json: Json = False) -> None:
+def steps(run: str, *, show_all: bool = False, as_json: bool = False) -> None:
     """List the steps of a training run: which are finished, how large they are, and when they were written.
 
     Only finished steps are read by other commands; --step latest is the last of them. A step that is not finished is being
     saved now, or its save was interrupted.
+
+    Options:
+        RUN: The folder of a training run, a path or a URL.
+        --all: A row for each step, however many there are.
+
+    Examples:
+        $ reshard steps ckpt
+        $ reshard steps ckpt --json | jq '.steps[-1].path'
     """
     found = reshard.inspect_run(run)
     if as_json:
         print_answer("steps", uri=run, steps=found)
-        return
-    from reshard.cli.tables import most_rows
-    from reshard.cli.views.inspection import steps_view
-
-    print_all(steps_view(run, found, show_all, most_rows()))
-
-
-INSPECT_EXAMPLES = examples(
-    "reshard inspect ckpt/1000",
-    "reshard inspect ckpt --step latest --item model",
-    "reshard inspect ckpt/1000 --json | jq '.tensors[].name'",
-    "reshard inspect data/run/1000 --server http://checkpoints:8080 --token-file token",
-)
+    else:
+        show_view("inspection.steps_view", run, found, show_all, most_rows())
 
 
 def inspect(
     src: Source,
     *,
     chosen: Chosen,
-    server: AskedServer = None,
-    token_file: TokenFile = None,
-    show_all: ShowAll = False,
-    as_json: Json = False,
+    by: ByServer,
+    show_all: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Show the content of a checkpoint: names, shapes, dtypes, chunks, layouts, bytes.
 
@@ -65,8 +51,14 @@ def inspect(
     the newest needs it; of one delta by itself also how much of each tensor.
 
     Reads metadata only. Tensors that differ in numbers only (layers/0, layers/1, …) share a row.
+
+    Examples:
+        $ reshard inspect ckpt/1000
+        $ reshard inspect ckpt --step latest --item model
+        $ reshard inspect ckpt/1000 --json | jq '.tensors[].name'
+        $ reshard inspect data/run/1000 --server http://checkpoints:8080 --token-file token
     """
-    asked = asked_server(server, token_file)
+    asked = by.asked()
     source = src if asked is not None else chosen.of(src)
     choice = chosen.there()
     try:
@@ -80,13 +72,8 @@ def inspect(
         if is_chosen or not _showed_versions(source, asked, as_json, show_all):
             raise
         return
-    if as_json:
-        print_answer("inspect", found)
-        return
-    from reshard.cli.tables import most_rows
-    from reshard.cli.views.inspection import inspection_view
-
-    print_all(inspection_view(found, show_all, most_rows()))
+    output = Output(as_json=as_json)
+    output.tell("inspect", found, "inspection.inspection_view", show_all, most_rows())
 
 
 def _showed_versions(source: str, asked: Asked | None, as_json: bool, show_all: bool) -> bool:
@@ -101,68 +88,21 @@ def _showed_versions(source: str, asked: Asked | None, as_json: bool, show_all: 
         return False
     if as_json:
         print_answer("inspect", uri=source, versions=versions)
-        return True
-    from reshard.cli.views.inspection import versions_view
-
-    print_all(versions_view(versions, show_all))
+    else:
+        show_view("inspection.versions_view", versions, show_all)
     return True
 
 
-LAYOUT_EXAMPLES = examples(
-    "reshard layout ckpt/1000",
-    "reshard layout ckpt/1000 --layout serving.yaml",
-    "reshard layout ckpt/1000 --layout serving.yaml --mesh data=4,model=2",
-    "reshard layout ckpt/1000 --starter > serving.yaml",
-    "reshard layout ckpt/1000 --starter --mesh model=8 > serving.yaml",
-)
-
-Words = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="[FILE] SRC",
-        show_default=False,
-        help="The checkpoint to read; with --step, the folder of a training run. A layout file may be named "
-        "before it instead of with --layout.",
-    ),
-]
-File = Annotated[
-    str | None,
-    typer.Option(
-        "--layout",
-        metavar="FILE",
-        help="Layout file, YAML or JSON. Without it: the checkpoint's own layout, or its axes over --mesh.",
-        rich_help_panel=LAYOUT,
-    ),
-]
-OwnAxes = Annotated[
-    Literal["error", "replicate"] | None,
-    typer.Option(
-        "--missing-axes",
-        help="Axes of the source or of the file that --mesh lacks: error, the default, refuses them; replicate replicates "
-        "the dimensions that they split, and says which. --starter without it proposes axes of --mesh for them.",
-        rich_help_panel=LAYOUT,
-    ),
-]
-Starter = Annotated[
-    bool,
-    typer.Option(
-        "--starter",
-        help="Write a first layout file to stdout instead: the checkpoint's own axes as a few rules, with comments. For a "
-        "--mesh that has other axes it proposes what comes nearest.",
-    ),
-]
-
-
 def layout(
-    words: Words,
-    file: File = None,
+    words: list[str],
     *,
+    layout: str | None = None,
     chosen: Chosen,
     mesh: Annotated[str | None, declared("mesh")] = None,
-    missing_axes: OwnAxes = None,
-    starter: Starter = False,
-    show_all: ShowAll = False,
-    as_json: Json = False,
+    missing_axes: Literal["error", "replicate"] | None = None,
+    starter: bool = False,
+    show_all: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Draw the part of each tensor on each device, as it was saved and as a layout file asks.
 
@@ -170,8 +110,26 @@ def layout(
     shard, and the numbers in it are its devices, counted row by row over the mesh. Reads metadata only.
 
     With --starter it writes a layout file for you to change.
+
+    Options:
+        [FILE] SRC: The checkpoint to read; with --step, the folder of a training run. A layout file may be named before it instead of
+            with --layout.
+        --starter: Write a first layout file to stdout instead: the checkpoint's own axes as a few rules, with comments. For a --mesh that
+            has other axes it proposes what comes nearest.
+
+    Layout:
+        --layout FILE: Layout file, YAML or JSON. Without it: the checkpoint's own layout, or its axes over --mesh.
+        --missing-axes: Axes of the source or of the file that --mesh lacks: error, the default, refuses them; replicate replicates the
+            dimensions that they split, and says which. --starter without it proposes axes of --mesh for them.
+
+    Examples:
+        $ reshard layout ckpt/1000
+        $ reshard layout ckpt/1000 --layout serving.yaml
+        $ reshard layout ckpt/1000 --layout serving.yaml --mesh data=4,model=2
+        $ reshard layout ckpt/1000 --starter > serving.yaml
+        $ reshard layout ckpt/1000 --starter --mesh model=8 > serving.yaml
     """
-    file, src = _file_and_source(words, file)
+    file, src = _file_and_source(words, layout)
     with usage():
         reshard.check_arguments(mesh=mesh)
     src = chosen.of(src)

@@ -7,141 +7,63 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reshard.cli.options import Misuse, examples, usage
+from reshard.cli.options import Misuse, Texts, usage
 from reshard.errors import MissingPackageError
 from reshard.version import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SERVE_EXAMPLES = examples(
-    "reshard serve --root data=/srv/checkpoints --insecure",
-    "reshard serve --make-token training --scope read --scope convert \\",
-    "    --read data --write data >> tokens.toml",
-    "reshard serve --settings server.toml",
-    "reshard serve --settings server.toml --migrate",
-)
-
-TOKEN = "Making a token"  # noqa: S105  (the heading of a panel)
-
-Host = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Address to listen on. Default: 127.0.0.1."),
-]
-Port = Annotated[
-    int | None,
-    typer.Option(min=0, max=65535, metavar="N", help="Port; 0 takes a free one. Default: 8080."),
-]
-State = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Folder for the server's records. Default: reshard-state."),
-]
-Root = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=PATH",
-        help="A folder, or a gs://, s3:// or az:// URL, that clients may name as NAME/...; may be repeated.",
-    ),
-]
-SettingsFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--settings",
-        envvar="RESHARD_SETTINGS",
-        metavar="FILE",
-        help="Every other setting, as TOML (--list-settings). Flags and RESHARD_... come first.",
-    ),
-]
-Insecure = Annotated[
-    bool | None,
-    typer.Option("--insecure", help="No token is needed; on a loopback address only."),
-]
-ForwardedAllowIps = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESSES",
-        help="Proxies whose X-Forwarded-For, -Proto and -Host are trusted: addresses and networks between commas, or "
-        "* for every peer. Default: none.",
-    ),
-]
-ListSettings = Annotated[
-    bool,
-    typer.Option(
-        "--list-settings",
-        help="Print every setting with its variable, default and description; serve nothing.",
-    ),
-]
-Migrate = Annotated[
-    bool,
-    typer.Option(
-        "--migrate",
-        help="Migrate the records of an older version to this one and exit. A start does it too, unless the "
-        "setting migrate_at_start is off.",
-    ),
-]
-MakeToken = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Print the entry of a new token for the tokens file, and the token on stderr; serve nothing.",
-        rich_help_panel=TOKEN,
-    ),
-]
-Scopes = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="read|convert|admin",
-        help="A scope of the token; may be repeated.",
-        rich_help_panel=TOKEN,
-    ),
-]
-Read = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="ROOT",
-        help="Root that the token may read, or '*'; may be repeated.",
-        rich_help_panel=TOKEN,
-    ),
-]
-Write = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="ROOT",
-        help="Root that the token may write, or '*'; may be repeated.",
-        rich_help_panel=TOKEN,
-    ),
-]
-Expires = Annotated[
-    str | None,
-    typer.Option(
-        metavar="90d|DATE",
-        help="When the token expires: after a number of days, at the beginning of a day (UTC), or at a time with its zone.",
-        rich_help_panel=TOKEN,
-    ),
-]
-
 
 def serve(
-    host: Host = None,
-    port: Port = None,
-    state: State = None,
-    root: Root = None,
-    settings: SettingsFile = None,
-    insecure: Insecure = None,
-    forwarded_allow_ips: ForwardedAllowIps = None,
-    list_settings: ListSettings = False,
-    migrate: Migrate = False,
-    make_token: MakeToken = None,
-    scope: Scopes = None,
-    read: Read = None,
-    write: Write = None,
-    expires: Expires = None,
+    *,
+    host: str | None = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
+    state: Path | None = None,
+    root: Texts = None,
+    settings: Annotated[Path | None, typer.Option(envvar="RESHARD_SETTINGS")] = None,
+    insecure: bool | None = None,
+    forwarded_allow_ips: str | None = None,
+    list_settings: bool = False,
+    migrate: bool = False,
+    make_token: str | None = None,
+    scope: Texts = None,
+    read: Texts = None,
+    write: Texts = None,
+    expires: str | None = None,
 ) -> None:
-    """Serve conversions by HTTP: durable jobs, progress, schedules, a page to watch them.
+    r"""Serve conversions by HTTP: durable jobs, progress, schedules, a page to watch them.
 
     Accepted conversions survive the end of this process: start it again with the same state and they resume where they
     stopped. On SIGTERM or Ctrl+C it takes no new requests, finishes open ones, and exits with 0. Needs the packages of
     the extra 'server'.
+
+    Options:
+        --host ADDRESS: Address to listen on. Default: 127.0.0.1.
+        --port N: Port; 0 takes a free one. Default: 8080.
+        --state DIR: Folder for the server's records. Default: reshard-state.
+        --root NAME=PATH: A folder, or a gs://, s3:// or az:// URL, that clients may name as NAME/...; may be repeated.
+        --settings FILE: Every other setting, as TOML (--list-settings). Flags and RESHARD_... come first.
+        --insecure: No token is needed; on a loopback address only.
+        --forwarded-allow-ips ADDRESSES: Proxies whose X-Forwarded-For, -Proto and -Host are trusted: addresses and networks between
+            commas, or * for every peer. Default: none.
+        --list-settings: Print every setting with its variable, default and description; serve nothing.
+        --migrate: Migrate the records of an older version to this one and exit. A start does it too, unless the setting migrate_at_start
+            is off.
+
+    Making a token:
+        --make-token NAME: Print the entry of a new token for the tokens file, and the token on stderr; serve nothing.
+        --scope read|convert|admin: A scope of the token; may be repeated.
+        --read ROOT: Root that the token may read, or '*'; may be repeated.
+        --write ROOT: Root that the token may write, or '*'; may be repeated.
+        --expires 90d|DATE: When the token expires: after a number of days, at the beginning of a day (UTC), or at a time with its zone.
+
+    Examples:
+        $ reshard serve --root data=/srv/checkpoints --insecure
+        $ reshard serve --make-token training --scope read --scope convert \
+          --read data --write data >> tokens.toml
+        $ reshard serve --settings server.toml
+        $ reshard serve --settings server.toml --migrate
     """
     _need_packages()
     if list_settings:

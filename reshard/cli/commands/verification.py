@@ -10,114 +10,29 @@ import typer
 from msgspec.structs import asdict
 
 import reshard
-from reshard.cli.console import print_all
+from reshard.cli.console import most_rows
 from reshard.cli.failures import DIFFERENT, FAILED, refused
-from reshard.cli.groups import (
-    AskedServer,
-    Chosen,
-    Output,
-    Resources,
-    StepAndItem,
-    TokenFile,
-    asked_server,
-    refuse_here,
-)
-from reshard.cli.options import Misuse, Source, examples, usage
+from reshard.cli.groups import ByServer, Chosen, Output, Resources, StepAndItem, refuse_here
+from reshard.cli.options import Misuse, Source, Texts, usage
 from reshard.cli.remote import connected, identity_there, map_there
-from reshard.cli.target_options import Changes, Deltas, check_words, declared, is_delta
-
-VERIFY_EXAMPLES = examples(
-    "reshard verify served",
-    "reshard verify ckpt/1000 served",
-    "reshard verify ckpt served --step 1000",
-    "reshard verify ckpt/1000 others --select '^params/' --rename '^params/=model/'",
-    "reshard verify ckpt/1000 hf --map to_hf.yaml",
-    "reshard verify served --identity identities/served",
-    "reshard verify served --key release.pub.pem",
-    "reshard verify hf --delta published/weight_v00000[1-2]",
-    "reshard verify data/run/1000 data/served --server http://checkpoints:8080",
-    "reshard verify served && rsync -a served/ serving-host:/models/",
-)
-
-Verified = Annotated[
-    str,
-    typer.Argument(
-        metavar="A", help="The checkpoint to verify; with --step, the folder of a training run."
-    ),
-]
-Compared = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[B]",
-        help="The checkpoint to compare with, on any mesh and in any chunks. Without it, the data "
-        "stored in A is compared with the digests that A recorded when it was written. With --delta more deltas may stand here, as a shell "
-        "makes them of one pattern.",
-        show_default=False,
-    ),
-]
-
-
-Identity = Annotated[
-    str | None,
-    typer.Option(
-        "--identity",
-        metavar="ROOT",
-        help="The root that the weights of A must have (64 hex digits; reshard identify shows it), or a folder with an identity.json. "
-        "The root is computed anew.",
-    ),
-]
-Key = Annotated[
-    str | None,
-    typer.Option(
-        "--key",
-        metavar="PEM",
-        help="The public key that signed the root of A (reshard sign). The signature is read from A, or from the folder of "
-        "--identity; the root is computed anew.",
-    ),
-]
-
-
-Name = Annotated[
-    str | None,
-    typer.Option("--name", help="With --key: the name of the model that must be signed."),
-]
-MinVersion = Annotated[
-    str | None,
-    typer.Option(
-        "--min-version",
-        metavar="N",
-        help="With --key and --name: the earliest version that may be signed. An older checkpoint is refused, whose own signature is right.",
-    ),
-]
-
-
-Receipt = Annotated[
-    str | None,
-    typer.Option(
-        "--receipt",
-        metavar="FILE",
-        help="The receipt of the conversion that made B of A: identity.receipt.json, or a folder that has it, such as B itself. Both "
-        "roots are computed anew, and its rules are applied again.",
-    ),
-]
+from reshard.cli.target_options import Changes, check_words, declared, is_delta
 
 
 def verify(
-    a: Verified,
-    b: Compared = None,
+    a: str,
+    b: list[str] | None = None,
     *,
     chosen: Chosen,
     changes: Changes,
     missing_chunks: Annotated[reshard.MissingChunks | None, declared("missing_chunks")] = None,
-    identity: Identity = None,
-    key: Key = None,
-    name: Name = None,
-    min_version: MinVersion = None,
-    receipt: Receipt = None,
-    delta: Deltas = None,
+    identity: str | None = None,
+    key: str | None = None,
+    name: str | None = None,
+    min_version: str | None = None,
+    receipt: str | None = None,
+    delta: Texts = None,
     resources: Resources,
-    server: AskedServer = None,
-    token_file: TokenFile = None,
+    by: ByServer,
     output: Output,
 ) -> None:
     """Compare two checkpoints bit by bit, or one with its own record.
@@ -145,8 +60,35 @@ def verify(
 
     With --server a server reads and compares its checkpoints, and this command waits for its answer. --identity is then a root, and the
     text of the public key of --key is sent.
+
+    Options:
+        A: The checkpoint to verify; with --step, the folder of a training run.
+        [B]: The checkpoint to compare with, on any mesh and in any chunks. Without it, the data stored in A is compared with the digests
+            that A recorded when it was written. With --delta more deltas may stand here, as a shell makes them of one pattern.
+        --identity ROOT: The root that the weights of A must have (64 hex digits; reshard identify shows it), or a folder with an
+            identity.json. The root is computed anew.
+        --key PEM: The public key that signed the root of A (reshard sign). The signature is read from A, or from the folder of --identity;
+            the root is computed anew.
+        --name: With --key: the name of the model that must be signed.
+        --min-version N: With --key and --name: the earliest version that may be signed. An older checkpoint is refused, whose own
+            signature is right.
+        --receipt FILE: The receipt of the conversion that made B of A: identity.receipt.json, or a folder that has it, such as B itself.
+            Both roots are computed anew, and its rules are applied again.
+        --delta DELTA: A delta over A; give every one from A to the version that is wanted. What they make of A is verified.
+
+    Examples:
+        $ reshard verify served
+        $ reshard verify ckpt/1000 served
+        $ reshard verify ckpt served --step 1000
+        $ reshard verify ckpt/1000 others --select '^params/' --rename '^params/=model/'
+        $ reshard verify ckpt/1000 hf --map to_hf.yaml
+        $ reshard verify served --identity identities/served
+        $ reshard verify served --key release.pub.pem
+        $ reshard verify hf --delta published/weight_v00000[1-2]
+        $ reshard verify data/run/1000 data/served --server http://checkpoints:8080
+        $ reshard verify served && rsync -a served/ serving-host:/models/
     """
-    asked = asked_server(server, token_file)
+    asked = by.asked()
     a, delta = _base_of(a, delta or []) if asked is None else (a, delta or [])
     other, delta = _split(b or [], delta, is_there=asked is not None)
     rules = changes.parsed()
@@ -189,11 +131,8 @@ def verify(
         }
         with _other_signature(output.as_json), output.watching() as progress:
             found = reshard.verify(a, other, **here, progress=progress)
-    if not output.is_told("verify", found, found.warnings):
-        from reshard.cli.tables import most_rows
-        from reshard.cli.views.verification import verification_view
-
-        print_all(verification_view(found, output.show_all, most_rows(), len(delta)))
+    view = "verification.verification_view"
+    output.tell("verify", found, view, output.show_all, most_rows(), len(delta))
     if found.differences:
         raise typer.Exit(DIFFERENT)
     if not found.is_compared:
@@ -233,45 +172,13 @@ def _other_signature(as_json: bool) -> Iterator[None]:
         raise typer.Exit(DIFFERENT) from None
 
 
-DIFF_EXAMPLES = examples(
-    "reshard diff ckpt/1000 served",
-    "reshard diff ckpt/1000 ckpt/2000 --select '^params/'",
-    "reshard diff ckpt ckpt/2000 --step latest --drop '^opt_state/' --all",
-)
-
-First = Annotated[
-    str,
-    typer.Argument(
-        metavar="A", help="The checkpoint to start from; with --step, the folder of a training run."
-    ),
-]
-Other = Annotated[
-    str, typer.Argument(metavar="B", help="The other checkpoint, on any mesh and in any chunks.")
-]
-Select = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="RE",
-        help="Compare only leaves whose name this regular expression finds; may be repeated. "
-        "Default: all.",
-    ),
-]
-Drop = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="RE",
-        help="Leave out leaves whose name this finds, after --select; may be repeated.",
-    ),
-]
-
-
 def diff(
-    a: First,
-    b: Other,
+    a: str,
+    b: str,
     *,
     chosen: Chosen,
-    select: Select = None,
-    drop: Drop = None,
+    select: Texts = None,
+    drop: Texts = None,
     resources: Resources,
     output: Output,
 ) -> None:
@@ -284,6 +191,17 @@ def diff(
     --unlisted is for both.
 
     Exit code 0 if everything is equal bit for bit, 3 if something differs.
+
+    Options:
+        A: The checkpoint to start from; with --step, the folder of a training run.
+        B: The other checkpoint, on any mesh and in any chunks.
+        --select RE: Compare only leaves whose name this regular expression finds; may be repeated. Default: all.
+        --drop RE: Leave out leaves whose name this finds, after --select; may be repeated.
+
+    Examples:
+        $ reshard diff ckpt/1000 served
+        $ reshard diff ckpt/1000 ckpt/2000 --select '^params/'
+        $ reshard diff ckpt ckpt/2000 --step latest --drop '^opt_state/' --all
     """
     changes: dict[str, Any] = {"select": select or (), "drop": drop or ()}
     with usage():
@@ -291,43 +209,18 @@ def diff(
     a = chosen.of(a)
     with output.watching() as progress:
         found = reshard.diff(
-            a,
-            b,
-            unlisted=chosen.unlisted,
-            **changes,
-            **asdict(resources),
-            progress=progress,
+            a, b, unlisted=chosen.unlisted, **changes, **asdict(resources), progress=progress
         )
-    if not output.is_told("diff", found, found.warnings):
-        from reshard.cli.tables import most_rows
-        from reshard.cli.views.diff import diff_view
-
-        print_all(diff_view(found, output.show_all, most_rows()))
+    output.tell("diff", found, "diff.diff_view", output.show_all, most_rows())
     if found.differences:
         raise typer.Exit(DIFFERENT)
-
-
-FINGERPRINT_EXAMPLES = examples(
-    "reshard fingerprint ckpt/1000",
-    "reshard fingerprint ckpt/1000 && reshard verify ckpt/1000",
-    "reshard fingerprint ckpt --step latest",
-    "reshard fingerprint ckpt/1000 --overwrite",
-)
-
-Overwrite = Annotated[
-    bool,
-    typer.Option(
-        "--overwrite",
-        help="Replace an existing record, after the checkpoint was changed on purpose.",
-    ),
-]
 
 
 def fingerprint(
     src: Source,
     *,
     chosen: StepAndItem,
-    overwrite: Overwrite = False,
+    overwrite: bool = False,
     resources: Resources,
     output: Output,
 ) -> None:
@@ -340,14 +233,19 @@ def fingerprint(
 
     These digests are fast and find accidents. Someone can change weights and keep them: against that, reshard identify and sign
     make hashes that cannot be kept.
+
+    Options:
+        --overwrite: Replace an existing record, after the checkpoint was changed on purpose.
+
+    Examples:
+        $ reshard fingerprint ckpt/1000
+        $ reshard fingerprint ckpt/1000 && reshard verify ckpt/1000
+        $ reshard fingerprint ckpt --step latest
+        $ reshard fingerprint ckpt/1000 --overwrite
     """
     src = chosen.of(src)
     with output.watching() as progress:
         found = reshard.fingerprint(
             src, overwrite=overwrite, **asdict(resources), progress=progress
         )
-    if output.is_told("fingerprint", found, found.warnings):
-        return
-    from reshard.cli.views.verification import fingerprint_view
-
-    print_all(fingerprint_view(found, output.show_all))
+    output.tell("fingerprint", found, "verification.fingerprint_view", output.show_all)

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from reshard import DiffReport, TensorDiff
-from reshard.cli.tables import MOST_ROWS, Cell, cap_note, capped, table, warning
+from reshard.cli.tables import MOST_ROWS, Cell, first_rows, warning
 from reshard.cli.text import (
     TensorGroup,
     count_text,
     dtype_text,
     duration_text,
     grouped,
+    groups_of,
     safe,
     shape_text,
-    single,
 )
 from reshard.cli.views.verification import compared_leaves, leaves_view, others_text
 
@@ -36,20 +37,13 @@ def diff_view(found: DiffReport, show_all: bool, most: int = MOST_ROWS) -> Itera
 
 
 def _changed(tensors: Sequence[TensorDiff], show_all: bool, most: int) -> Iterator[RenderableType]:
-    groups = _groups(tensors, show_all)
+    groups = groups_of(tensors, _name, _alike, show_all)
     groups.sort(key=_weight, reverse=True)
-    shown = capped(groups, show_all, most)
-    if shown:
-        where = (">at",) if show_all else (">n",)
-        titles = ("tensor", *where, ">differ", ">share", ">largest", ">relative")
-        yield table("", titles, (_row(g, show_all) for g in shown), whole=show_all)
-    if note := cap_note(len(shown), len(groups), "rows"):
-        yield Text(note, style="dim")
+    where = ">at" if show_all else ">n"
+    titles = ("tensor", where, ">differ", ">share", ">largest", ">relative")
+    row = partial(_row, show_all=show_all)
+    yield from first_rows(titles, groups, row, "rows", show_all=show_all, most=most)
     yield from _notes(tensors)
-
-
-def _groups(tensors: Sequence[TensorDiff], show_all: bool) -> list[TensorGroup[TensorDiff]]:
-    return single(tensors, _name) if show_all else grouped(tensors, _name, _alike)
 
 
 def _name(tensor: TensorDiff) -> str:
@@ -135,24 +129,18 @@ def _some(tensors: Sequence[TensorDiff]) -> str:
 
 def _unlike(tensors: Sequence[TensorDiff], show_all: bool, most: int) -> Iterator[RenderableType]:
     """Tensors whose elements cannot be compared."""
-    groups = (
-        single(tensors, _name)
-        if show_all
-        else grouped(tensors, _name, lambda t: (t.status, t.detail, t.shape_a, t.shape_b))
+    groups = groups_of(
+        tensors, _name, lambda t: (t.status, t.detail, t.shape_a, t.shape_b), show_all
     )
-    shown = capped(groups, show_all, most)
-    if shown:
-        rows = ((g.name, f"{g.count:,}", _why(g.first)) for g in shown)
-        yield table("", ("tensor not compared", ">n", "why"), rows, whole=show_all)
-    if note := cap_note(len(shown), len(groups), "rows"):
-        yield Text(note, style="dim")
+    titles = ("tensor not compared", ">n", "why")
+    yield from first_rows(titles, groups, _why, "rows", show_all=show_all, most=most)
 
 
-def _why(tensor: TensorDiff) -> str:
-    if tensor.status == "different":
-        return tensor.detail
+def _why(group: TensorGroup[TensorDiff]) -> tuple[Cell, ...]:
+    tensor = group.first
     dtype, shape = tensor.dtype_a or tensor.dtype_b, tensor.shape_a or tensor.shape_b
-    return f"{tensor.status} ({dtype} {shape_text(shape or ())})"
+    why = f"{tensor.status} ({dtype} {shape_text(shape or ())})"
+    return group.name, f"{group.count:,}", tensor.detail if tensor.status == "different" else why
 
 
 def _verdict(found: DiffReport, tensors: int) -> Text:

@@ -25,7 +25,7 @@ from reshard import (
     VersionInfo,
 )
 from reshard.answers.shared import RecordedMesh
-from reshard.cli.tables import MOST_ROWS, Cell, Column, cap_note, capped, table, warning
+from reshard.cli.tables import MOST_ROWS, Cell, Column, first_rows, table, warning
 from reshard.cli.text import (
     TensorGroup,
     axes_text,
@@ -33,19 +33,16 @@ from reshard.cli.text import (
     count_text,
     duration_text,
     encoding_text,
-    grouped,
+    groups_of,
     partition_text,
     rate_text,
     safe,
     shape_text,
-    single,
     sizes_text,
     some_text,
 )
 from reshard.geometry.sizes import format_bytes
 from reshard.inspection.checkpoint_info import LeafInfo
-
-Rows = Sequence[TensorGroup[TensorInfo]]
 
 MOST_IDS = 8
 """Device ids of a mesh that are shown."""
@@ -59,30 +56,22 @@ def inspection_view(
     """The checkpoint from top to bottom: its headline, its tensors in at most ``most`` rows, its meshes, and the rest."""
     size = f"{count_text(len(info.tensors), 'tensor')}, {format_bytes(info.nbytes)}"
     yield Text.assemble((safe(info.uri), "bold"), f": {info.format_and_style}, {size}")
-    if info.tensors:
-        yield from _tensors(info, show_all, most)
+    yield from _tensors(info, show_all, most)
     yield from map(_mesh_line, count(), info.meshes)
     yield from map(_item_line, info.items)
     yield from _others(info, show_all)
 
 
 def _tensors(info: CheckpointInfo, show_all: bool, most: int) -> Iterator[RenderableType]:
-    groups = _groups(list(info.tensors.values()), show_all)
-    shown = capped(groups, show_all, most)
+    groups = groups_of(info.tensors.values(), _name, _alike, show_all)
     titles = (
         "tensor", Column("n", right=True, rank=1), "shape", "dtype", "chunks",
         Column("encoding", rank=2), "axes", ">bytes",
     )  # fmt: skip
     is_marked = len(info.meshes) > 1
-    yield table("", titles, (_row(g, is_marked) for g in shown), whole=show_all)
-    if note := cap_note(len(shown), len(groups), "rows"):
-        yield Text(note, style="dim")
-
-
-def _groups(tensors: Sequence[TensorInfo], show_all: bool) -> Rows:
-    if show_all:
-        return single(tensors, _name)
-    return grouped(tensors, _name, _alike)
+    yield from first_rows(
+        titles, groups, lambda g: _row(g, is_marked), "rows", show_all=show_all, most=most
+    )
 
 
 def _name(tensor: TensorInfo) -> str:
@@ -202,12 +191,14 @@ def identity_view(found: Identification, show_all: bool) -> Iterator[RenderableT
         f"{count_text(len(found.tensors), 'tensor')}, {format_bytes(found.nbytes)}, of {safe(found.uri)} in "
         f"{duration_text(found.seconds)} ({rate_text(found.nbytes, found.seconds)})",
     )
-    shown = capped(list(found.tensors.values()), show_all, MOST_TOPS)
-    if shown:
-        rows = ((t.name, t.top if show_all else f"{t.top[:32]}…") for t in shown)
-        yield table("", ("tensor", "top of its tree"), rows, whole=show_all)
-    if note := cap_note(len(shown), len(found.tensors), "tensors"):
-        yield Text(note, style="dim")
+    yield from first_rows(
+        ("tensor", "top of its tree"),
+        list(found.tensors.values()),
+        lambda t: (t.name, t.top if show_all else f"{t.top[:32]}…"),
+        "tensors",
+        show_all=show_all,
+        most=MOST_TOPS,
+    )
     yield from (Text(f"written: {safe(path)}") for path in found.written)
     yield from map(warning, found.warnings)
     if found.signer:
@@ -236,24 +227,14 @@ def delta_view(report: DeltaReport, show_all: bool) -> Iterator[RenderableType]:
 def changes_view(tensors: Iterable[DeltaTensor], show_all: bool) -> Iterator[RenderableType]:
     """The changes of the tensors with the largest payloads."""
     found = sorted(tensors, key=lambda one: -one.stored_bytes)
-    shown = capped(found, show_all, MOST_CHANGED)
-    if shown:
-        columns = (
-            "tensor", Column("changed", right=True), Column("of", right=True, rank=1), Column("", right=True), Column("stored", right=True),
-        )  # fmt: skip
-        rows = (
-            (
-                one.name,
-                f"{one.changed:,}",
-                f"{one.elements:,}",
-                f"{one.changed / max(1, one.elements):.2%}",
-                format_bytes(one.stored_bytes),
-            )
-            for one in shown
-        )
-        yield table("", columns, rows, whole=show_all)
-    if note := cap_note(len(shown), len(found), "tensors"):
-        yield Text(note, style="dim")
+    columns = ("tensor", ">changed", Column("of", right=True, rank=1), ">", ">stored")
+    yield from first_rows(columns, found, _change, "tensors", show_all=show_all, most=MOST_CHANGED)
+
+
+def _change(tensor: DeltaTensor) -> tuple[Cell, ...]:
+    share = f"{tensor.changed / max(1, tensor.elements):.2%}"
+    counts = f"{tensor.changed:,}", f"{tensor.elements:,}"
+    return tensor.name, *counts, share, format_bytes(tensor.stored_bytes)
 
 
 COLUMNS = (

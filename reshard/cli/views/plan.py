@@ -37,17 +37,17 @@ from reshard.cli.text import (
     count_text,
     dtype_text,
     duration_text,
-    grouped,
+    groups_of,
     map_text,
     partition_text,
     parts_text,
     ratio_text,
     safe,
     shape_text,
-    single,
     sizes_text,
     some_text,
 )
+from reshard.cli.views.report import planned_requests, planned_time
 from reshard.conversion.plan import PlanTotals
 from reshard.geometry.sizes import format_bytes
 
@@ -61,6 +61,21 @@ CHUNKS_ARE_NOT_SHARDS = (
 MOST_GROUPS = 8
 MOST_SHARDS = 16
 MOST_SOURCES = 6
+
+
+def planned_view(
+    found: ConversionPlan | MultiConversionPlan, show_all: bool, shares: bool, most: int
+) -> Iterator[RenderableType]:
+    """A plan, or those of several targets and their cost together; then the requests, and the time on hosts."""
+    said: set[str] = set()
+    for one in found.plans if isinstance(found, MultiConversionPlan) else (found,):
+        yield from plan_view(one, show_all, said, most)
+        if shares:
+            yield from shares_view(plan_groups(one.tensors, show_all), show_all)
+    if isinstance(found, MultiConversionPlan):
+        yield from joint_view(found)
+    yield from planned_requests(found.requests)
+    yield from planned_time(found.timed or None)
 
 
 def plan_view(
@@ -103,9 +118,7 @@ def joint_view(joint: MultiConversionPlan) -> Iterator[Text]:
 
 def plan_groups(tensors: Sequence[PlannedTensor], show_all: bool) -> Groups:
     """A group for each row: tensors that move alike, or each tensor alone."""
-    if show_all:
-        return single(tensors, planned_name)
-    return grouped(tensors, planned_name, _alike)
+    return groups_of(tensors, planned_name, _alike, show_all)
 
 
 def planned_name(tensor: PlannedTensor) -> str:

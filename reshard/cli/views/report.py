@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -12,6 +13,7 @@ from reshard import (
     CastStats,
     ConversionReport,
     IdentityReport,
+    MultiReport,
     PartReport,
     PlannedRequests,
     RequestReport,
@@ -20,7 +22,7 @@ from reshard import (
     TimePlan,
     TimeReport,
 )
-from reshard.cli.tables import Cell, Column, cap_note, capped, sources_text, table, warnings_of
+from reshard.cli.tables import Cell, Column, capped, first_rows, sources_text, table, warnings_of
 from reshard.cli.text import (
     count_text,
     dtype_text,
@@ -125,6 +127,17 @@ _HOW: dict[str, str] = {
 }
 
 
+def reports_view(made: MultiReport, show_all: bool) -> Iterator[RenderableType]:
+    """The report of each target, then what was read, and the time and the requests, for several of them together."""
+    said: set[str] = set()
+    for report in made.reports:
+        yield from report_view(report, show_all, said)
+    if len(made.reports) > 1 and made.read_bytes is not None:
+        yield from together_view(made.reports, made.read_bytes)
+        yield from time_report(made.time)
+        yield from request_report(made.requests)
+
+
 def report_view(
     report: ConversionReport, show_all: bool, said: set[str] | None = None
 ) -> Iterator[RenderableType]:
@@ -204,22 +217,13 @@ def _casts(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[Renderab
     casts.sort(
         key=lambda c: (c[1].overflows, c[1].saturated, c[1].largest_relative_error), reverse=True
     )
-    shown = capped(casts, show_all, MOST_DIGESTS)
-    if casts:
-        is_mapped = any(tensor.change is not None for tensor, _ in casts)
-        saturate = any(stats.saturated for _, stats in casts)
-        lost = (">overflows", *((">saturated",) if saturate else ()))
-        titles = (
-            "computed tensor" if is_mapped else "cast tensor",
-            "dtype",
-            *lost,
-            ">NaNs",
-            ">rel. error",
-        )
-        rows = (_cast_row(cast, saturate=saturate) for cast in shown)
-        yield table("", titles, rows, whole=show_all)
-    if note := cap_note(len(shown), len(casts), "casts"):
-        yield Text(note, style="dim")
+    is_mapped = any(tensor.change is not None for tensor, _ in casts)
+    saturate = any(stats.saturated for _, stats in casts)
+    name = "computed tensor" if is_mapped else "cast tensor"
+    lost = (">overflows", *((">saturated",) if saturate else ()))
+    titles = (name, "dtype", *lost, ">NaNs", ">rel. error")
+    row = partial(_cast_row, saturate=saturate)
+    yield from first_rows(titles, casts, row, "casts", show_all=show_all, most=MOST_DIGESTS)
 
 
 def _cast_row(cast: tuple[TensorReport, CastStats], *, saturate: bool) -> tuple[Cell, ...]:
@@ -237,13 +241,10 @@ def _cast_row(cast: tuple[TensorReport, CastStats], *, saturate: bool) -> tuple[
 
 def _digests(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[RenderableType]:
     shown = capped(tensors, show_all, MOST_DIGESTS)
-    if shown:
-        source = (Column("source's CRC-64", rank=2),) if any(map(_is_changed, shown)) else ()
-        titles = ("tensor", Column("strategy", rank=1), ">bytes", *source, "CRC-64/NVME", "proof")
-        rows = (_digest_row(tensor, bool(source)) for tensor in shown)
-        yield table("", titles, rows, whole=show_all)
-    if note := cap_note(len(shown), len(tensors), "tensors"):
-        yield Text(note, style="dim")
+    source = (Column("source's CRC-64", rank=2),) if any(map(_is_changed, shown)) else ()
+    titles = ("tensor", Column("strategy", rank=1), ">bytes", *source, "CRC-64/NVME", "proof")
+    row = partial(_digest_row, with_source=bool(source))
+    yield from first_rows(titles, tensors, row, "tensors", show_all=show_all, most=MOST_DIGESTS)
 
 
 def _name(tensor: TensorReport) -> str:

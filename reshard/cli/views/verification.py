@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -17,7 +17,7 @@ from reshard import (
     TensorVerdict,
     Verification,
 )
-from reshard.cli.tables import MOST_ROWS, Cell, cap_note, capped, names_text, table, warning
+from reshard.cli.tables import MOST_ROWS, Cell, first_rows, names_text, warning
 from reshard.cli.text import (
     and_text,
     count_text,
@@ -79,28 +79,30 @@ def _rules(found: Verification, show_all: bool) -> Iterator[Text]:
 def _files(
     verdicts: Sequence[FileVerdict], found: Verification, show_all: bool, most: int
 ) -> Iterator[RenderableType]:
-    shown = capped(verdicts, show_all, most)
-    if shown:
-        titles = ("file", "status", "stored", "recorded")
-        red = "bold red"
-        rows = (
-            (_file_name(f, found), Text(f.status, red), f.stored or "–", f.recorded or "–")
-            for f in shown
-        )
-        yield table("files that differ", titles, rows, whole=show_all)
-        details = ((_file_name(f, found), f.detail) for f in shown)
-        yield from _details(details)
-    if note := cap_note(len(shown), len(verdicts), "files"):
-        yield Text(note, style="dim")
+    yield from first_rows(
+        ("file", "status", "stored", "recorded"),
+        verdicts,
+        lambda f: (
+            _file_name(f, found),
+            Text(f.status, "bold red"),
+            f.stored or "–",
+            f.recorded or "–",
+        ),
+        "files",
+        show_all=show_all,
+        most=most,
+        title="files that differ",
+        below=lambda f: _sentence(_file_name(f, found), f.detail),
+    )
 
 
 def _file_name(file: FileVerdict, found: Verification) -> str:
     return file.name if found.b is None else f"{file.side}: {file.name}"
 
 
-def _details(named: Iterable[tuple[str, str]]) -> Iterator[Text]:
-    """A sentence for each row with details."""
-    yield from (Text(f"{safe(name)}: {safe(detail)}") for name, detail in named if detail)
+def _sentence(name: str, detail: str) -> Iterator[Text]:
+    if detail:
+        yield Text(f"{safe(name)}: {safe(detail)}")
 
 
 def _table(
@@ -111,18 +113,21 @@ def _table(
     most: int,
     deltas: int,
 ) -> Iterator[RenderableType]:
-    shown = capped(verdicts, show_all, most)
-    if shown:
-        digests: tuple[str, ...] = ("digest of A", "digest of B")
-        if found.b is None:
-            # Deltas record checksums of several kinds, which the sentences below name.
-            digests = () if deltas else ("stored", "recorded")
-        titles = ("tensor", "status", *digests)
-        rows = (_row(verdict)[: len(titles)] for verdict in shown)
-        yield table(title, titles, rows, whole=show_all)
-        yield from _details((verdict.name, _detail(verdict, found)) for verdict in shown)
-    if note := cap_note(len(shown), len(verdicts), "tensors"):
-        yield Text(note, style="dim")
+    digests: tuple[str, ...] = ("digest of A", "digest of B")
+    if found.b is None:
+        # Deltas record checksums of several kinds, which the sentences below name.
+        digests = () if deltas else ("stored", "recorded")
+    titles = ("tensor", "status", *digests)
+    yield from first_rows(
+        titles,
+        verdicts,
+        lambda verdict: _row(verdict)[: len(titles)],
+        "tensors",
+        show_all=show_all,
+        most=most,
+        title=title,
+        below=lambda verdict: _sentence(verdict.name, _detail(verdict, found)),
+    )
 
 
 def _row(verdict: TensorVerdict) -> tuple[Cell, ...]:
@@ -236,12 +241,14 @@ def fingerprint_view(found: Fingerprint, show_all: bool) -> Iterator[RenderableT
         f"{count_text(found.files, 'other file')} of {safe(found.uri)} in "
         f"{duration_text(found.seconds)} ({rate_text(found.nbytes, found.seconds)})",
     )
-    shown = capped(list(found.tensors.values()), show_all, MOST_DIGESTS)
-    if shown:
-        rows = ((one.name, one.digest) for one in shown)
-        yield table("", ("tensor", "CRC-64/NVME"), rows, whole=show_all)
-    if note := cap_note(len(shown), len(found.tensors), "tensors"):
-        yield Text(note, style="dim")
+    yield from first_rows(
+        ("tensor", "CRC-64/NVME"),
+        list(found.tensors.values()),
+        lambda one: (one.name, one.digest),
+        "tensors",
+        show_all=show_all,
+        most=MOST_DIGESTS,
+    )
     yield from (Text(f"written: {safe(path)}") for path in found.written)
     yield from map(warning, found.warnings)
 
@@ -255,12 +262,8 @@ def leaves_view(
 ) -> Iterator[RenderableType]:
     """A row for each leaf that differs."""
     unlike = [x for x in leaves if x.is_difference]
-    shown = capped(unlike, show_all, most)
-    if shown:
-        titles = ("other leaf", "in A", "in B")
-        yield table("", titles, map(_leaf_row, shown), whole=show_all)
-    if note := cap_note(len(shown), len(unlike), "leaves"):
-        yield Text(note, style="dim")
+    titles = ("other leaf", "in A", "in B")
+    yield from first_rows(titles, unlike, _leaf_row, "leaves", show_all=show_all, most=most)
 
 
 def compared_leaves(leaves: Sequence[LeafDiff]) -> int:
