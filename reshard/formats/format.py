@@ -1,4 +1,4 @@
-"""Format: a format of checkpoints, as facts and three functions; refusals that several share; and CheckpointPath, the path that a call reads.
+"""Format: a format of checkpoints, as facts and three functions; and refusals that several share.
 
 A format recognises and opens checkpoints, and plans the files of a target; it moves no tensor bytes, and knows no plan of a
 conversion.
@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from reshard.arguments import Unlisted, check_choice
+from reshard.arguments import Unlisted
 from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint
 from reshard.formats.contents import Item, Leaf
 from reshard.options import Option
-from reshard.storage.base import NONE, Entry, FileKind, Requests, Traits
-from reshard.storage.buckets.counts import so_far
-from reshard.storage.location import Location, locate
+from reshard.storage.base import Entry, FileKind, Traits
+from reshard.storage.location import Location
 
 
 class OneFile(Struct, frozen=True):
@@ -268,40 +266,3 @@ def refuse_database(form: Form, traits: Traits) -> None:
     """Raises PlanError for a target in a database, where files are not written in place, or other processes write too."""
     if form.put_bytes(0) is not None:
         traits.refuse_database()
-
-
-class CheckpointPath(Struct, frozen=True, dict=True):
-    """A checkpoint that a call reads.
-
-    Attributes:
-        path: as messages name it.
-        root: its location. One listing of a bucket answers every later lookup of this call (``Store.remembered``). The
-            location sees no change after that, so it is not kept for the next call.
-        before: the requests to buckets that this process had made before it.
-        unlisted: the treatment of tensors and files that no index lists.
-        deltas: the folders of deltas over it (``formats/delta``), in any order.
-    """
-
-    path: str
-    root: Location
-    before: Requests = NONE
-    unlisted: Unlisted = "leave"
-    deltas: tuple[Location, ...] = ()
-
-    @cached_property
-    def names(self) -> PlaceNames:
-        """The names at its location, which the whole call looks at."""
-        return PlaceNames(self.root)
-
-    @classmethod
-    def at(cls, path: str, unlisted: Unlisted = "leave") -> CheckpointPath:
-        """The checkpoint at a path or URL; nothing is looked up yet.
-
-        Raises as ``locate``, and PlanError for a choice that does not exist.
-        """
-        check_choice("unlisted", unlisted, get_args(Unlisted))
-        return cls(path, locate(path).remembered(), so_far(), unlisted)
-
-    def below(self, name: str) -> CheckpointPath:
-        """A folder in it."""
-        return replace(self, path=f"{self.path.rstrip('/')}/{name}", root=self.root / name)

@@ -14,8 +14,7 @@ from reshard.engine.decode.box_stream import BoxStream, Streaming
 from reshard.errors import MissingError, PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.contents import PathKey
-from reshard.formats.format import CheckpointPath
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.formats.target_files import FilesOf
 from reshard.geometry.dtypes import PACKED, element_dtype, numpy_dtype
 from reshard.geometry.grid import Box
