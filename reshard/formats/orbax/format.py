@@ -23,8 +23,8 @@ from reshard.formats.orbax.container import (
     read_container,
 )
 from reshard.formats.orbax.item_tensors import OPENED_LEAF_BYTES, leaf_count
+from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.orbax.reader import open_orbax
-from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.target_files import ORBAX_OPTIONS
 from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.geometry.grid import Grid

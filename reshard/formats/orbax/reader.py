@@ -33,8 +33,9 @@ from reshard.formats.orbax.aggregate_tree import KeptValues
 from reshard.formats.orbax.container import metadata_of_orbax, read_container
 from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.item_tensors import OpenItem, open_item
+from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS
-from reshard.formats.slices.file_digests import REMEDY, MetadataFiles, files_below
+from reshard.formats.slices.file_digests import REMEDY, files_below
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
 from reshard.formats.slices.slice_file import NOTHING, SliceFile
@@ -129,7 +130,7 @@ def open_orbax(folder: Location, record: RecordUse = "checked", uri: str = "") -
     if not folder.is_folder():
         raise StorageError(f"{uri} should be the directory of a checkpoint, but is not a directory")
     top = MetadataFiles(folder, _METADATA_FOLDERS)
-    container, records = read_container(top), _Records(folder)
+    container, records = read_container(top), _Records()
     trees = [item for item in container.items if item.is_tree]
     is_of_container = all(item.directory for item in trees)
     recorded = _container_record(top, records, record) if is_of_container else None
@@ -188,7 +189,7 @@ def _container_record(
     if record != "ignored":
         return _recorded(files, records, "", record)
     try:
-        return records.read("")
+        return records.read(files, "")
     except ReshardError:  # it will be replaced
         return None
 
@@ -200,7 +201,7 @@ def _recorded(
     if record == "ignored":
         return None
     try:
-        found = records.read(folder)
+        found = records.read(files, folder)
     except FormatError:  # damage, which is reported elsewhere; the tensors may still be readable
         if record == "checked":
             raise
@@ -214,13 +215,12 @@ def _recorded(
 class _Records:
     """The slices.json of a checkpoint's folders; keeps the origin that each records."""
 
-    def __init__(self, root: Location) -> None:
-        self._root = root
+    def __init__(self) -> None:
         self._origins: dict[str, SliceFile] = {}
 
-    def read(self, folder: str) -> SliceFile | None:
-        """The record of a folder below the checkpoint; None if there is none."""
-        found = read_slices(self._root / folder)
+    def read(self, files: MetadataFiles, folder: str) -> SliceFile | None:
+        """The record beside these files, those of a folder below the checkpoint; None if there is none."""
+        found = read_slices(files.folder) if files.is_recorded else None
         if found is not None:
             self._origins[folder] = replace(found, tensors={}, files={}, data_files=None)
         return found

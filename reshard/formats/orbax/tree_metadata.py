@@ -35,8 +35,8 @@ from reshard.errors import CorruptError, FormatError, LayoutError, shorten
 from reshard.formats.contents import PathKey
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.orbax.container import array_name
+from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.safe_json import JsonCursor, expect, expect_sizes, json_value
-from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.layout.axes import Axis
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
@@ -201,6 +201,9 @@ ARRAY_METADATAS = "array_metadatas"
 _SEQUENCE, _DICT = 1, 2
 _STRING_TYPE = "string"
 
+EMPTY_TYPES = frozenset({"None", "Dict", "List", "Tuple", "NamedTuple"})
+"""The types of leaves without a value, as in Orbax (``_src/metadata/empty_values.py``)."""
+
 _ARRAY = {"value_type": "np.ndarray", "skip_deserialize": False}
 """Of an array for which nothing is recorded: stock Orbax gives a numpy array."""
 
@@ -231,8 +234,13 @@ class MetadataLeaf(Struct, frozen=True):
 
     @property
     def is_tensor(self) -> bool:
-        """True for an array and a number; ``aggregate_tree`` makes sure that skipped leaves have no value."""
-        return not self.value["skip_deserialize"] and not self.is_string
+        """True for an array and a number. Skipped leaves have no value, or are refused (``aggregate_tree``)."""
+        return not self.value["skip_deserialize"] and self.value["value_type"] != _STRING_TYPE
+
+    @property
+    def is_kept_elsewhere(self) -> bool:
+        """True if it has a value, but no array of its own."""
+        return self.value["skip_deserialize"] and self.value["value_type"] not in EMPTY_TYPES
 
 
 class TreeMetadata(Struct, frozen=True):
@@ -486,7 +494,7 @@ def _array_metadata(entry: Any, where: str) -> tuple[str, Mapping[str, Any] | No
 
 def _process_files(files: MetadataFiles) -> list[str]:
     folder = files.folder / ARRAY_METADATAS
-    if not folder.is_folder():
+    if ARRAY_METADATAS not in files.names or not folder.is_folder():
         return []
     names = [e.name for e in folder.entries() if e.name.startswith("process_")]
     return [f"{ARRAY_METADATAS}/{name}" for name in sorted(names, key=lambda n: (len(n), n))]
