@@ -16,7 +16,7 @@ from reshard.errors import LayoutError
 from reshard.formats.leaf_paths import named_leaves
 from reshard.layout.axes import Axis
 from reshard.layout.bridges.from_keras import own_layout
-from reshard.layout.bridges.jax_sharding import is_from_jax, mesh_from_jax, mesh_to_jax
+from reshard.layout.bridges.jax_sharding import is_from_jax, mesh_from_jax, mesh_to_jax, on_devices
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, on_all_devices
 from reshard.layout.layout_file import KEYS, LayoutFile, MissingAxes, layout_for
@@ -38,7 +38,6 @@ from reshard.planning.target_layouts import (
     over_mesh,
     replicated_warnings,
 )
-from reshard.variables.distribute import on_devices
 
 if TYPE_CHECKING:
     import jax
@@ -83,6 +82,9 @@ def shardings_of(
 
     None without a layout and a mesh. LayoutError for anything that is not a layout or a mesh.
     """
+    if mesh is None and isinstance(layout, LayoutMap | None):
+        check_missing_axes(missing_axes)
+        return None if layout is None else _FromMap(layout), Changes()
     layout = own_layout(layout)
     if not _is_file_or_map(layout):
         check_missing_axes(missing_axes)
@@ -92,7 +94,7 @@ def shardings_of(
         return _FromFile(found) if found.has_layout else None, found.changes
     if isinstance(found, SameAxes):
         return _FromSource(found), Changes()
-    return (_FromMap(found) if isinstance(found, LayoutMap) else None), Changes()
+    return _FromMap(found) if isinstance(found, LayoutMap) else None, Changes()
 
 
 def _is_file_or_map(layout: Any) -> bool:
@@ -319,9 +321,8 @@ def _real(sharding: Any) -> jax.sharding.Sharding:
         return on_devices(sharding).backend_layout
     found: jax.sharding.Sharding = sharding
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
-        mesh = mesh_from_jax(sharding.mesh)
-        placed = mesh_to_jax(mesh, on_all_devices(mesh.shape, str(mesh)))
-        found = NamedSharding(placed, sharding.spec, memory_kind=sharding.memory_kind)
+        mesh = mesh_to_jax(on_all_devices(mesh_from_jax(sharding.mesh)))
+        found = NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
     return found
 
 

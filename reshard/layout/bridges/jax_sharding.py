@@ -10,7 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
-from reshard.layout.device_mesh import DeviceMesh, DevicesLike
+from reshard.layout.axes import show_axes
+from reshard.layout.device_mesh import DeviceMesh, DevicesLike, on_all_devices
 from reshard.layout.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
@@ -85,6 +86,22 @@ def layout_to_sharding(layout: TensorLayout, devices: DevicesLike | None = None)
     if layout.device_mesh is None:
         raise LayoutError("a layout without a mesh has no sharding; give it a mesh")
     return NamedSharding(mesh_to_jax(layout.device_mesh, devices), layout_to_spec(layout))
+
+
+def on_devices(layout: TensorLayout) -> TensorLayout:
+    """The layout over a mesh with devices: its own, else all of ``jax.devices()`` in their order.
+
+    Raises LayoutError without a mesh, and if the mesh needs another number of devices.
+    """
+    mesh = layout.device_mesh
+    if mesh is None:
+        raise LayoutError(
+            f"the layout {show_axes(layout.axes)} has no mesh, and so no devices; give it one with "
+            f"layout.with_mesh(mesh)"
+        )
+    if mesh.devices is not None:
+        return layout
+    return TensorLayout(layout.axes, on_all_devices(mesh))
 
 
 def _layout(spec: PartitionSpec, mesh: DeviceMesh | None) -> TensorLayout:

@@ -17,10 +17,10 @@ from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, Metho
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError, VariableError
+from reshard.layout.bridges.jax_sharding import on_devices
 from reshard.layout.device_mesh import DeviceMesh, same_axes
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.tensor_layout import TensorLayout
-from reshard.variables.distribute import on_devices
 
 if TYPE_CHECKING:
     from jax.sharding import NamedSharding
