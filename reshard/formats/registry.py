@@ -153,7 +153,8 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     known, mark = chosen.recognised or _refuse_unknown(uri, root)
     # Recognised before it is viewed, since a bucket lists all of what is viewed.
     place = viewed(root, mark)
-    _refuse_unfinished(uri, place)
+    if not place.traits.renames:
+        _refuse_unfinished(uri, place)
     return FoundCheckpoint(source_text(uri), known, mark, place, chosen.unlisted, chosen.deltas)
 
 
@@ -169,7 +170,7 @@ def viewed(root: Location, mark: Mark | None = None) -> Location:
 
 
 def _refuse_staged(uri: str, root: Location) -> None:
-    folder = None if root.local is None else staging_above(root.local)
+    folder = None if (path := root.local) is None else staging_above(path)
     if folder is not None:
         raise IncompleteCheckpointError(
             f"{uri} is unfinished output of reshard, below {str(folder)!r}; run the same command again to finish "

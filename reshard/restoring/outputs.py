@@ -223,9 +223,8 @@ def jax_array(
     for device, index in found.items():
         region = Region(_box(index, shape))
         devices.setdefault(region, []).append(SingleDeviceSharding(device, memory_kind=kind))
-    is_staged = any(not adopts(each, dtype) for replicas in devices.values() for each in replicas)
     places = tuple(map(tuple, devices.values()))
-    return JaxArray(shape, dtype, sharding, tuple(devices), places, is_staged)
+    return JaxArray(shape, dtype, sharding, tuple(devices), places, not adopts(sharding, dtype))
 
 
 def default_device() -> DefaultDevice:

@@ -87,7 +87,7 @@ def restore_request(
         given_map, layout = map_and_layout(*mapped, layout)
     shardings, changes = shardings_of(layout, options.mesh, options.missing_axes)
     rules = select, options.drop, options.rename, cast
-    if any(rule is not None for rule in rules):
+    if [rule for rule in rules if rule is not None]:
         changes += changes_of(*rules)
     if options.into is not None:
         target = read_into(options.into)

@@ -16,7 +16,12 @@ from reshard.errors import LayoutError
 from reshard.formats.leaf_paths import named_leaves
 from reshard.layout.axes import Axis
 from reshard.layout.bridges.from_keras import own_layout
-from reshard.layout.bridges.jax_sharding import is_from_jax, mesh_from_jax, mesh_to_jax, on_devices
+from reshard.layout.bridges.jax_sharding import (
+    is_from_jax,
+    mesh_from_jax,
+    mesh_to_jax,
+    placed_sharding,
+)
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, on_all_devices
 from reshard.layout.layout_file import KEYS, LayoutFile, MissingAxes, layout_for
@@ -318,7 +323,7 @@ def _real(sharding: Any) -> jax.sharding.Sharding:
     from jax.sharding import AbstractMesh, NamedSharding
 
     if isinstance(sharding, TensorLayout):
-        return on_devices(sharding).backend_layout
+        return placed_sharding(sharding)
     found: jax.sharding.Sharding = sharding
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         mesh = mesh_to_jax(on_all_devices(mesh_from_jax(sharding.mesh)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError, VariableError, VariableTypeError
 from reshard.layout.bridges.from_keras import own_layout
-from reshard.layout.bridges.jax_sharding import layout_from_sharding, mesh_from_jax, on_devices
+from reshard.layout.bridges.jax_sharding import layout_from_sharding, mesh_from_jax, placed_sharding
 from reshard.layout.device_mesh import DeviceMesh, same_axes
 from reshard.layout.tensor_layout import TensorLayout
 
@@ -94,7 +94,7 @@ def _named(layout: TensorLayout, *, traced: bool) -> NamedSharding:
     mesh = layout.device_mesh
     if traced and mesh is not None and mesh.devices is None and _is_current(mesh):
         return layout.backend_layout  # jax.set_mesh gives the devices
-    return on_devices(layout).backend_layout
+    return placed_sharding(layout)
 
 
 def _is_current(mesh: DeviceMesh) -> bool:

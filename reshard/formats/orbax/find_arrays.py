@@ -76,8 +76,9 @@ def find_arrays(
     in_databases = MANIFEST in names or [n for n in names if n.startswith(PROCESS_PREFIX)]
     databases = find_databases(directory) if in_databases else []
     if not databases:
+        file = str(directory / tree.file)
         for leaf in tree.leaves:  # in a database names are keys, which lead nowhere
-            refuse_unsafe(leaf.param_name, f"{directory / tree.file}, the entry of {leaf.path}")
+            refuse_unsafe(leaf.param_name, f"{file}, the entry of {leaf.path}")
         plain = PlainFiles(directory, is_listed=not tree.stores_fill)
         return _look_up(directory, leaves, tree, plain, must=True, recorded=recorded)
     if databases[0] == directory:

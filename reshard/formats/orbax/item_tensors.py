@@ -157,7 +157,7 @@ def _name(prefix: str, leaf: MetadataLeaf) -> str:
 
 
 def _leaf_bytes(leaves: Sequence[Leaf], tensors: Mapping[str, StoredTensor]) -> int:
-    names = sum(4 * len(leaf.name) for leaf in leaves)
+    names = sum([4 * len(leaf.name) for leaf in leaves])
     return names + LEAF_BYTES * len(leaves) + TENSOR_BYTES * len(tensors)
 
 
@@ -212,7 +212,7 @@ class _TensorAssembly:
     def _grid(self, name: str, zarr: ZarrArray) -> Grid:
         key = (zarr.shape, zarr.chunk_shape)
         if (grid := self._grids.get(key)) is None:
-            self._cuts += sum(-(-n // c) + 1 for n, c in zip(*key, strict=True))
+            self._cuts += sum([-(-n // c) + 1 for n, c in zip(*key, strict=True)])
             if self._cuts > MAX_CUTS:
                 raise FormatError(
                     f"{self._where}: up to {name!r} the tensors are cut in more than {MAX_CUTS:,} "

@@ -36,7 +36,7 @@ from reshard.formats.contents import PathKey
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.orbax.container import array_name
 from reshard.formats.orbax.metadata_files import MetadataFiles
-from reshard.formats.safe_json import JsonCursor, expect, expect_sizes, json_value
+from reshard.formats.safe_json import JsonCursor, expect, expect_sizes, expect_texts, json_value
 from reshard.layout.axes import Axis
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
@@ -137,9 +137,8 @@ def parse_sharding(text: str, name: str, where: str) -> Sharding | None:
 
 def _mesh(fields: Mapping[str, Any], place: str) -> DeviceMesh:
     shape = expect_sizes(fields.get("shape"), "the mesh's shape", place, smallest=1)
-    names = expect(fields.get("axis_names"), list, "axis_names", place)
-    axis_names = tuple(expect(n, str, "an axis name", place) for n in names)
-    if len(axis_names) != len(shape) or len(set(axis_names)) != len(axis_names):
+    names = expect_texts(fields.get("axis_names"), "axis_names", "an axis name", place)
+    if len(names) != len(shape) or len(set(names)) != len(names):
         raise CorruptError(
             f"{place}: the mesh's shape {list(shape)} needs {len(shape)} different axis names, but "
             f"they are {shorten(names)}"
@@ -151,21 +150,26 @@ def _mesh(fields: Mapping[str, Any], place: str) -> DeviceMesh:
     types, devices = fields.get("axis_types"), fields.get("device_mesh")
     kinds = None
     if types is not None:
-        kinds = tuple(
-            expect(t, str, "an axis type", place).removeprefix("AxisType.")
-            for t in expect(types, list, "axis_types", place)
-        )
-    ids = None if devices is None else tuple(_device_ids(devices, shape, place))
-    return DeviceMesh(shape, axis_names, axis_types=kinds, device_ids=ids)
+        texts = expect_texts(types, "axis_types", "an axis type", place)
+        kinds = [text.removeprefix("AxisType.") for text in texts]
+    ids = None if devices is None else _device_ids(devices, shape, place)
+    return DeviceMesh(shape, names, axis_types=kinds, device_ids=ids)
 
 
-def _device_ids(devices: Any, shape: tuple[int, ...], place: str) -> Iterator[int]:
+def _device_ids(devices: Any, shape: tuple[int, ...], place: str) -> list[int]:
     """The ids, row-major. Orbax on TPUs once recorded coordinates too, which are ignored."""
     nested = [expect(devices, dict, "device_mesh", place).get("mesh")]
     for size in shape:
         nested = [part for parts in nested for part in _parts(parts, size, place)]
+    ids = []
     for device in nested:
-        yield expect(expect(device, dict, "a device", place).get("id"), int, "a device's id", place)
+        number = (
+            device.get("id") if type(device) is dict else expect(device, dict, "a device", place)
+        )
+        if type(number) is not int:
+            expect(number, int, "a device's id", place)
+        ids.append(number)
+    return ids
 
 
 def _parts(parts: Any, size: int, place: str) -> list[Any]:

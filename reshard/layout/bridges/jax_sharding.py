@@ -88,8 +88,15 @@ def layout_to_sharding(layout: TensorLayout, devices: DevicesLike | None = None)
     return NamedSharding(mesh_to_jax(layout.device_mesh, devices), layout_to_spec(layout))
 
 
-def on_devices(layout: TensorLayout) -> TensorLayout:
-    """The layout over a mesh with devices: its own, else all of ``jax.devices()`` in their order.
+def placed_sharding(layout: TensorLayout) -> NamedSharding:
+    """A ``NamedSharding`` over ``placed_mesh``. Raises as that."""
+    from jax.sharding import NamedSharding
+
+    return NamedSharding(mesh_to_jax(placed_mesh(layout)), layout_to_spec(layout))
+
+
+def placed_mesh(layout: TensorLayout) -> DeviceMesh:
+    """The mesh of a layout with devices: its own, else all of ``jax.devices()`` in their order.
 
     Raises LayoutError without a mesh, and if the mesh needs another number of devices.
     """
@@ -99,9 +106,7 @@ def on_devices(layout: TensorLayout) -> TensorLayout:
             f"the layout {show_axes(layout.axes)} has no mesh, and so no devices; give it one with "
             f"layout.with_mesh(mesh)"
         )
-    if mesh.devices is not None:
-        return layout
-    return TensorLayout(layout.axes, on_all_devices(mesh))
+    return mesh if mesh.devices is not None else on_all_devices(mesh)
 
 
 def _layout(spec: PartitionSpec, mesh: DeviceMesh | None) -> TensorLayout:

@@ -11,7 +11,6 @@ import re
 import secrets
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from operator import attrgetter
 from pathlib import Path
 
@@ -77,12 +76,16 @@ class LocalStore:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise storage_error("read", path, error, what) from error
-        file = LocalFile(fd, path, what)
-        with ExitStack() as on_error:
-            on_error.callback(file.close)
-            file.check_plain()
-            on_error.pop_all()
-        return file
+        try:
+            mode = os.fstat(fd).st_mode
+        except OSError as error:
+            os.close(fd)
+            raise storage_error("look at", path, error, what) from error
+        if not stat.S_ISREG(mode):
+            os.close(fd)
+            begin = f"{what}: " if what else ""
+            raise FormatError(f"{begin}{path} should be a plain file, but is not")
+        return LocalFile(fd, path, what)
 
     def view(self, folder: str) -> LocalStore:
         return LocalStore(Inside(folder.rstrip("/") or folder, blobs_of_snapshot(folder)))
@@ -115,16 +118,6 @@ class LocalFile:
         self._fd = fd
         self._path = path
         self._what = what
-
-    def check_plain(self) -> None:
-        """Raises FormatError for a folder, a pipe, or anything else that is not a plain file."""
-        try:
-            mode = os.fstat(self._fd).st_mode
-        except OSError as error:
-            raise storage_error("look at", self._path, error, self._what) from error
-        if not stat.S_ISREG(mode):
-            begin = f"{self._what}: " if self._what else ""
-            raise FormatError(f"{begin}{self._path} should be a plain file, but is not")
 
     def fill(self, offset: int, out: memoryview) -> int:
         done = 0
