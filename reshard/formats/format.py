@@ -17,6 +17,7 @@ from reshard.arguments import Unlisted
 from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint
 from reshard.formats.contents import Item, Leaf
+from reshard.formats.marks import TREE_METADATA
 from reshard.options import Option
 from reshard.storage.base import Entry, FileKind, Traits
 from reshard.storage.location import Location
@@ -36,10 +37,6 @@ class OneFile(Struct, frozen=True):
     value: str = ""
 
 
-def _never(_: str) -> bool:
-    return False
-
-
 class About(Struct, frozen=True, kw_only=True):
     """The facts about a format that need no checkpoint.
 
@@ -56,8 +53,8 @@ class About(Struct, frozen=True, kw_only=True):
             these leaves them out with a warning.
         holds_keys: True if they can say that a tensor is a PRNG key of JAX.
         one_file: the names of targets that are single files of this format; None if none are.
-        may_be_file: tells by its name if a file may be a checkpoint by itself; ``recognise`` then decides.
-        is_index: tells by its name if a file stands for itself and files beside it, which the mark lists.
+        may_be_file: tells by its name if a file may be a checkpoint by itself; ``recognise`` then decides. None if no file is.
+        is_index: tells by its name if a file stands for itself and files beside it, which the mark lists. None if no file does.
         by_prefix: True if a checkpoint is named by the prefix of its files' names, which no file has as its whole name.
         temporary: parts of the names of folders that are not committed, so that a target with one could not be read.
         is_flat: True if a folder's checkpoint is files right in it, which may also lie beside folders of other checkpoints.
@@ -74,8 +71,8 @@ class About(Struct, frozen=True, kw_only=True):
     holds_keys: bool = False
     options: Mapping[str, Option] = {}
     one_file: OneFile | None = None
-    may_be_file: Callable[[str], bool] = _never
-    is_index: Callable[[str], bool] = _never
+    may_be_file: Callable[[str], bool] | None = None
+    is_index: Callable[[str], bool] | None = None
     by_prefix: bool = False
     temporary: tuple[str, ...] = ()
     is_flat: bool = False
@@ -101,6 +98,14 @@ class PlaceNames:
         """A file, a folder or another thing; None if nothing has that name."""
         found = self.root.status()
         return None if found is None else found.kind
+
+    @cached_property
+    def has_tree(self) -> bool:
+        """True if the folder lists the leaves of a tree of Orbax.
+
+        Looked up before the folder is listed: it usually decides, and a checkpoint of 10,000 tensors may have as many folders.
+        """
+        return (self.root / TREE_METADATA).exists()
 
     @cached_property
     def entries(self) -> Sequence[Entry]:
@@ -171,7 +176,7 @@ class Format(Struct, frozen=True, kw_only=True):
 
     Attributes:
         recognise: the mark of a checkpoint, finished or not, by its names; None for anything else. It lists nothing itself, and reads
-            a file only where a name does not decide.
+            a file only where a name does not decide. A format of this distribution is asked only where ``marks.MARKS`` finds its names.
         open: opens the checkpoint at a location that is viewed as one checkpoint. Raises CorruptError for damage, FormatError for an
             unsupported feature.
         write: the form of a target, from the format's own options, parsed, and the open source. Raises PlanError for options that contradict

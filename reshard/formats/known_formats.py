@@ -17,9 +17,9 @@ from reshard.formats.format import About, Format, Mark, PlaceNames
 from reshard.formats.keras.files import ARCHIVE
 from reshard.formats.keras.files import ENDING as WEIGHTS
 from reshard.formats.keras.format import KERAS
+from reshard.formats.marks import MARKS, STATE_ENDINGS
 from reshard.formats.orbax.format import ORBAX
 from reshard.formats.safetensors.format import SAFETENSORS
-from reshard.formats.state_dict.files import ENDINGS
 from reshard.formats.state_dict.format import STATE_DICT
 from reshard.formats.tensorflow.files import prefix_of
 from reshard.formats.tensorflow.format import TENSORFLOW
@@ -27,7 +27,7 @@ from reshard.options import Option
 from reshard.storage.location import Location
 
 FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, TORCH_DIST, DCP, KERAS, STATE_DICT, TENSORFLOW)
-"""In the order in which they are tried: Megatron's additions tell its checkpoints from others of torch."""
+"""In the order of ``MARKS``."""
 
 GROUP = "reshard.formats"
 
@@ -84,6 +84,12 @@ def known_format(name: str) -> Format:
     return next(one for one in known if one.about.name == name)
 
 
+def mark_of(known: Format, names: PlaceNames) -> Mark | None:
+    """The mark of a checkpoint of this format; None where its names, or what it says of them, show none."""
+    is_marked = MARKS.get(known.about.name)
+    return known.recognise(names) if is_marked is None or is_marked(names) else None
+
+
 def marks(names: PlaceNames) -> Iterator[tuple[Format, Mark]]:
     """Each format that recognises the names, with its mark, in the order of ``FORMATS``.
 
@@ -91,10 +97,7 @@ def marks(names: PlaceNames) -> Iterator[tuple[Format, Mark]]:
     """
     is_marked = False
     for known in FORMATS:
-        # Nothing that is there has the name of a prefix, and in a bucket a look-up beside it is a request.
-        if known.about.by_prefix and names.kind == "folder":
-            continue
-        if (mark := known.recognise(names)) is not None:
+        if (mark := mark_of(known, names)) is not None:
             is_marked = True
             yield known, mark
     if is_marked or names.kind is None:
@@ -116,10 +119,10 @@ def files_of(root: Location, *, is_there: bool = False) -> tuple[Location, ...] 
     """
     names = PlaceNames(root)
     for known in FORMATS:
-        about = known.about
-        if not (about.is_index(names.name) or (about.by_prefix and not is_there)):
+        is_index = known.about.is_index
+        if not (is_index and is_index(names.name)) and not (known.about.by_prefix and not is_there):
             continue
-        if (mark := known.recognise(names)) is not None and mark.files:
+        if (mark := mark_of(known, names)) is not None and mark.files:
             return mark.files
     return None
 
@@ -151,7 +154,7 @@ def _refuse_other_name(path: str, to: str | None) -> None:
             f"the target {path!r} has the name of an archive of Keras, which is not written; name a file of weights, such as "
             f"{path.removesuffix(ARCHIVE) + WEIGHTS!r}, or leave the ending out (target)"
         )
-    ending = next((one for one in reversed(ENDINGS) if name.endswith(one)), "")
+    ending = next((one for one in reversed(STATE_ENDINGS) if name.endswith(one)), "")
     by_prefix = any(one.about.by_prefix for one in own_formats() if one.about.name == to)
     # TensorFlow 1 names its checkpoints model.ckpt.
     if ending and not (ending == ".ckpt" and (by_prefix or to is None)):

@@ -28,6 +28,7 @@ from reshard.formats.known_formats import (
     files_of,
     is_own_format,
     known_format,
+    mark_of,
     marks,
     own_formats,
     recognised,
@@ -206,8 +207,9 @@ def single_files(folder: Location, *, is_named: bool = True) -> list[str]:
     files = [entry.name for entry in folder.entries() if not entry.is_folder and not entry.is_link]
     found = set[str]()
     for known in every_format():
-        mine = list(filter(known.about.may_be_file, files))
-        if mine and not (is_named and known.recognise(names)):
+        may_be = known.about.may_be_file
+        mine = [] if may_be is None else list(filter(may_be, files))
+        if mine and not (is_named and mark_of(known, names)):
             found.update(mine)
     return sorted(found)
 

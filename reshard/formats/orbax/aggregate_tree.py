@@ -19,14 +19,13 @@ from msgspec.structs import replace
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import Encoding, Extent, GatheredChunk, RawPiece
 from reshard.formats.leaf_paths import Path
+from reshard.formats.marks import AGGREGATE, TREE_METADATA
 from reshard.formats.orbax.aggregate_file import (
-    AGGREGATE,
     Aggregate,
     Value,
     placeholder_name,
     read_aggregate,
 )
-from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.orbax.msgpack_values import ArrayBytes

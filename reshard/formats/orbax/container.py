@@ -48,8 +48,15 @@ from reshard.errors import FormatError, IncompleteCheckpointError, NotACheckpoin
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Container, Item, Leaf, PathKey
 from reshard.formats.format import PlaceNames
+from reshard.formats.marks import (
+    AGGREGATE,
+    CHECKPOINT_METADATA,
+    ORBAX_MARKERS,
+    TREE_METADATA,
+    V1_MARKER,
+)
 from reshard.formats.names import is_step_name
-from reshard.formats.orbax.aggregate_file import AGGREGATE, is_aggregate
+from reshard.formats.orbax.aggregate_file import is_aggregate
 from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.safe_json import expect, json_value
 from reshard.formats.slices.kept_metadata import KeptMetadata, json_texts, within_limits
@@ -122,7 +129,7 @@ def check_files(names: Sequence[tuple[str, str]], *, is_array: bool = False) -> 
     An item that is one array (``is_array``) has it in the folder ``checkpoint``, where a tree would have a file.
     """
     folders = dict(names)
-    taken = ITEM_FILES - {USUAL_NAME} if is_array else ITEM_FILES
+    taken = ITEM_FILES - {AGGREGATE} if is_array else ITEM_FILES
     for param, leaf in names:
         if param:  # the array without a name is at the top, whose files and folders the others may not have
             check_path(param, f"tensor {shorten(leaf)}", if_long="rename it or write with ocdbt")
@@ -223,14 +230,9 @@ def with_custom_metadata(target: TargetCheckpoint) -> TargetCheckpoint:
     return replace(target, container=container, metadata=replace(target.metadata, custom=left))
 
 
-TREE_METADATA = "_METADATA"
-CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
-V1_MARKER = "orbax.checkpoint"
 DELETION_RECORD = "_CHECKPOINT_DELETION"
 TEMPORARY = (".orbax-checkpoint-tmp", ".partial_save")
 """Parts of a folder's name until Orbax commits it."""
-
-MARKERS = (TREE_METADATA, CHECKPOINT_METADATA, V1_MARKER)
 
 _TREE_HANDLERS = ("PyTreeCheckpointHandler", "StandardCheckpointHandler", "PyTreeHandler")
 _TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
@@ -256,10 +258,9 @@ def marks_of(names: PlaceNames) -> Marks | None:
 
     Old versions of Orbax put none at the top of a step, so that the folder may also be something else.
     """
-    # Looked up before the folder is listed: it usually decides, and a checkpoint of 10,000 tensors may have as many folders.
-    if has_tree(names.root):
+    if names.has_tree or any(entry.name in ORBAX_MARKERS for entry in names.entries):
         return "top"
-    if any(entry.name in MARKERS for entry in names.entries):
+    if any(entry.name == AGGREGATE for entry in names.entries) and has_tree(names.root):
         return "top"
     # A step that is being saved has no marks of its own, but temporary folders of items or of parts.
     if is_temporary(names.name) and any(map(is_temporary, names.folders)):
@@ -434,12 +435,10 @@ def _is_unnamed_item(folder: Location, name: str) -> bool:
 
 HANDLER = "ArrayCheckpointHandler"
 
-USUAL_NAME = "checkpoint"
-
 
 def has_array(folder: Location) -> bool:
     """True if a folder holds an array under the usual name."""
-    array = folder / USUAL_NAME
+    array = folder / AGGREGATE
     # The listing of a bucket's folder tells that it has none of that name, without another request.
     return array.is_folder() and (array / ZARR2_FILE).exists()
 
@@ -447,7 +446,7 @@ def has_array(folder: Location) -> bool:
 def array_name(folder: Location) -> str | None:
     """The name of the array that a folder holds; None for no array, or several."""
     if has_array(folder):
-        return USUAL_NAME
+        return AGGREGATE
     names = folder.folders() if folder.is_folder() else []
     found = [name for name in names if (folder / name / ZARR2_FILE).exists()]
     return found[0] if len(found) == 1 else None

@@ -16,7 +16,8 @@ from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Encoding, Item, Leaf, StoredTensor
 from reshard.formats.limits import MAX_CUTS, MAX_JSON_BYTES, MAX_LAYOUT_CUTS
-from reshard.formats.orbax.aggregate_file import AGGREGATE, count_values
+from reshard.formats.marks import AGGREGATE, TREE_METADATA
+from reshard.formats.orbax.aggregate_file import count_values
 from reshard.formats.orbax.aggregate_tree import (
     KeptValues,
     OpenTree,
@@ -24,7 +25,6 @@ from reshard.formats.orbax.aggregate_tree import (
     read_tree,
     without_value,
 )
-from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.find_arrays import ArrayFiles, find_arrays
 from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.orbax.tree_metadata import (

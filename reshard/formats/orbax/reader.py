@@ -25,10 +25,10 @@ from msgspec.structs import replace
 from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
 from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.contents import Container, Extent, Item, Stored, StoredTensor
+from reshard.formats.marks import AGGREGATE
 from reshard.formats.names import OF_RECORDS
 from reshard.formats.ocdbt.index import PROCESS_PREFIX, find_databases
 from reshard.formats.ocdbt.manifest import MANIFEST
-from reshard.formats.orbax.aggregate_file import AGGREGATE
 from reshard.formats.orbax.aggregate_tree import KeptValues
 from reshard.formats.orbax.container import metadata_of_orbax, read_container
 from reshard.formats.orbax.find_arrays import ArrayFiles

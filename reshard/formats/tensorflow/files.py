@@ -57,8 +57,8 @@ def bundle_files(names: PlaceNames) -> tuple[Location, ...] | None:
     An index is one of TensorFlow if data files are beside it, or if it ends as one: other programs have files of that name.
     """
     index, prefix = index_of(names.root), names.name
-    found = index.status() if prefix else None
-    if found is None or found.kind != "file" or names.kind is not None:
+    found = None if names.kind is not None or not prefix else index.status()
+    if found is None or found.kind != "file":
         return None
     begun = (name for name in names.beside if name.startswith(prefix))
     data = sorted(name for name in begun if _DATA.fullmatch(name[len(prefix) :]))
