@@ -17,9 +17,9 @@ from reshard.arguments import Unlisted
 from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint
 from reshard.formats.contents import Item, Leaf
-from reshard.formats.marks import TREE_METADATA
+from reshard.formats.marks import TENSORFLOW_INDEX, TREE_METADATA
 from reshard.options import Option
-from reshard.storage.base import Entry, FileKind, Traits
+from reshard.storage.base import Entry, FileKind, FileStatus, Traits
 from reshard.storage.location import Location
 
 
@@ -121,6 +121,11 @@ class PlaceNames:
     def folders(self) -> tuple[str, ...]:
         """The names of the folders in the folder, links to folders among them."""
         return tuple(entry.name for entry in self.entries if entry.is_folder)
+
+    @cached_property
+    def index(self) -> FileStatus | None:
+        """The status of the index of TensorFlow whose prefix the location is."""
+        return (self.root.parent / f"{self.name}{TENSORFLOW_INDEX}").status()
 
     @cached_property
     def beside(self) -> tuple[str, ...]:

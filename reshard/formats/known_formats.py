@@ -129,18 +129,18 @@ def files_of(root: Location, *, is_there: bool = False) -> tuple[Location, ...] 
 
 def format_names(asked: str | None = None) -> tuple[str, ...]:
     """The names of the formats that are written; of other distributions too if none of this one has the name that is asked for."""
-    known = own_formats() if asked is None or is_own_format(asked) else every_format()
+    known = FORMATS if asked is None or is_own_format(asked) else every_format()
     return tuple(one.about.name for one in known if one.write is not None)
 
 
 def format_options() -> dict[str, Option]:
     """The options that targets of all formats have, by name."""
-    return {name: option for known in own_formats() for name, option in known.about.options.items()}
+    return {name: option for known in FORMATS for name, option in known.about.options.items()}
 
 
 def format_with(option: str) -> Format:
     """The first format whose targets have that option."""
-    return next(known for known in own_formats() if option in known.about.options)
+    return next(known for known in FORMATS if option in known.about.options)
 
 
 def _refuse_other_name(path: str, to: str | None) -> None:
@@ -155,7 +155,7 @@ def _refuse_other_name(path: str, to: str | None) -> None:
             f"{path.removesuffix(ARCHIVE) + WEIGHTS!r}, or leave the ending out (target)"
         )
     ending = next((one for one in reversed(STATE_ENDINGS) if name.endswith(one)), "")
-    by_prefix = any(one.about.by_prefix for one in own_formats() if one.about.name == to)
+    by_prefix = any(one.about.by_prefix for one in FORMATS if one.about.name == to)
     # TensorFlow 1 names its checkpoints model.ckpt.
     if ending and not (ending == ".ckpt" and (by_prefix or to is None)):
         raise PlanError(
@@ -191,10 +191,12 @@ def named_options(
     are not written.
     """
     _refuse_other_name(path, to)
-    for about in (known.about for known in own_formats()):
+    for known in FORMATS:
+        about = known.about
         if to not in (None, about.name):
             continue
-        _refuse_temporary_name(path, about)
+        if about.temporary:
+            _refuse_temporary_name(path, about)
         one = about.one_file
         if one is None:
             continue

@@ -44,6 +44,9 @@ STATE_SHARD = re.compile(r"(.+)-[0-9]{1,9}-of-[0-9]{1,9}(\.[^.]+)?\.bin", re.DOT
 _STATE_INDEX = re.compile(r".+\.bin\.index(\.[^.]+)?\.json", re.DOTALL)
 
 
+TENSORFLOW_INDEX = ".index"
+
+
 def is_index(name: str) -> bool:
     """True if a file of that name is an index of safetensors files."""
     return _SAFETENSORS_INDEX.fullmatch(name) is not None
@@ -103,9 +106,12 @@ def _torch(names: PlaceNames) -> bool:
     return any(is_bin_model(name) or STATE_SHARD.fullmatch(name) for name in names.files)
 
 
-def _tensorflow(names: PlaceNames) -> bool:
+def is_bundle(names: PlaceNames) -> bool:
+    """True for a prefix beside whose place is an index of TensorFlow."""
     # Nothing that is there has the name of a prefix, and in a bucket a look-up beside it is a request.
-    return names.kind is None and bool(names.name)
+    if names.kind is not None or not names.name or names.index is None:
+        return False
+    return names.index.kind == "file"
 
 
 MARKS: Mapping[str, Callable[[PlaceNames], bool]] = {
@@ -115,7 +121,7 @@ MARKS: Mapping[str, Callable[[PlaceNames], bool]] = {
     "dcp": _dcp,
     "keras": _keras,
     "torch": _torch,
-    "tensorflow": _tensorflow,
+    "tensorflow": is_bundle,
 }
 """The test for the marks of each format of this distribution, in the order in which they are asked: Megatron's additions tell its
 checkpoints from others of torch."""

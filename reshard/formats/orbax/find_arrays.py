@@ -175,7 +175,8 @@ def _open_array(
                 f"most {MAX_ZARR_BYTES:,}"
             )
         data = fetched[extent] if extent in fetched else read_extent(extent, where)
-        check_bytes(data, recorded, key, where)
+        if recorded:
+            check_bytes(data, recorded, key, where)
         array = parse(data, file_name, where)
         if array.encoding is BY_TENSORSTORE:
             encoding = tensorstore_encoding(

@@ -16,7 +16,7 @@ from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Encoding, Item, Leaf, StoredTensor
 from reshard.formats.limits import MAX_CUTS, MAX_JSON_BYTES, MAX_LAYOUT_CUTS
-from reshard.formats.marks import AGGREGATE, TREE_METADATA
+from reshard.formats.marks import AGGREGATE, TREE_METADATA, V1_MARKER
 from reshard.formats.orbax.aggregate_file import count_values
 from reshard.formats.orbax.aggregate_tree import (
     KeptValues,
@@ -77,7 +77,6 @@ def open_item(
     opened = _read_tree(files)
     tree, kept = opened.tree, opened.values
     strings = read_strings(files, [leaf for leaf in tree.leaves if leaf.param_name not in kept])
-    strings |= opened.strings
     with_arrays = [leaf for leaf in tree.leaves if leaf.is_tensor]
     wanted = {leaf.param_name for leaf in with_arrays}
     ext = read_ext_metadata(files, wanted)
@@ -85,6 +84,7 @@ def open_item(
     stored = [leaf for leaf in with_arrays if leaf.param_name not in kept]
     found = find_arrays(files, stored, tree, digests)
     if opened.aggregate is not None:
+        strings |= opened.strings
         found |= kept_arrays(kept, opened.aggregate)
     shardings = read_shardings(files, wanted)
     entries = recorded.tensors if recorded is not None else {}
@@ -273,7 +273,12 @@ def leaf_count(root: Location) -> int:
     Files that cannot be read or are too large are not counted: opening them raises the error.
     """
     try:
-        folders = [root, *(root / entry.name for entry in root.entries() if entry.is_folder)]
+        entries = root.entries()
+        names = frozenset([entry.name for entry in entries])
+        # The folders beside a tree are its arrays, of which there may be 10,000.
+        if TREE_METADATA in names and V1_MARKER not in names:
+            return _count(root / TREE_METADATA)
+        folders = [root, *(root / entry.name for entry in entries if entry.is_folder)]
         return sum(map(_count_tree, folders))
     except ReshardError:
         return 0
