@@ -161,13 +161,11 @@ def _device_ids(devices: Any, shape: tuple[int, ...], place: str) -> list[int]:
     nested = [expect(devices, dict, "device_mesh", place).get("mesh")]
     for size in shape:
         nested = [part for parts in nested for part in _parts(parts, size, place)]
-    ids = []
+    ids: list[int] = []
     for device in nested:
-        number = (
-            device.get("id") if type(device) is dict else expect(device, dict, "a device", place)
-        )
-        if type(number) is not int:
-            expect(number, int, "a device's id", place)
+        number: Any = device.get("id") if type(device) is dict else None
+        if type(number) is not int:  # calling expect for each of a million devices takes seconds
+            expect(expect(device, dict, "a device", place).get("id"), int, "a device's id", place)
         ids.append(number)
     return ids
 

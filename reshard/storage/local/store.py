@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from reshard.errors import FormatError, TargetExistsError
-from reshard.storage.base import ON_DISK, Entry, FileKind, FileStatus, OpenFile, Pieces, WriteMode
+from reshard.storage.base import ON_DISK, Entry, FileStatus, OpenFile, Pieces, WriteMode
 from reshard.storage.host import free_bytes
 from reshard.storage.local.files import (
     close_after_reading,
@@ -49,8 +49,9 @@ class LocalStore:
             return None
         except OSError as error:
             raise storage_error("look at", path, error, what) from error
-        kind = _kind(found.st_mode)
-        return FileStatus(kind, found.st_size if kind == "file" else 0)
+        if stat.S_ISREG(found.st_mode):
+            return FileStatus("file", found.st_size)
+        return FileStatus("folder" if stat.S_ISDIR(found.st_mode) else "other")
 
     def entries(self, folder: str) -> Sequence[Entry]:
         with storage_errors("list", folder), os.scandir(folder or ".") as found:
@@ -198,12 +199,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link in a circle
         return False
-
-
-def _kind(mode: int) -> FileKind:
-    if stat.S_ISREG(mode):
-        return "file"
-    return "folder" if stat.S_ISDIR(mode) else "other"
 
 
 def _state(folder: str, below: str, but: frozenset[str]) -> Iterator[str]:
