@@ -41,7 +41,7 @@ from reshard.storage.base import NONE, Requests
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import staging_above
-from reshard.storage.location import Location, locate, source_text
+from reshard.storage.location import Location, locate, without_scheme
 
 LAYER_PRICE = 2500
 """Memory that a delta takes for each tensor of its base, an overestimate: its entry in the index, in a header, a layer."""
@@ -156,7 +156,7 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     place = viewed(root, mark)
     if not place.traits.renames:
         _refuse_unfinished(uri, place)
-    return FoundCheckpoint(source_text(uri), known, mark, place, chosen.unlisted, chosen.deltas)
+    return FoundCheckpoint(without_scheme(uri), known, mark, place, chosen.unlisted, chosen.deltas)
 
 
 def viewed(root: Location, mark: Mark | None = None) -> Location:

@@ -277,7 +277,7 @@ def _sizes(shape: object) -> tuple[int, ...]:
 
 def _names(names: Sequence[str] | None, shape: tuple[int, ...]) -> AxisNames:
     found = in_order(names)
-    if found is None or not all(isinstance(n, str) and n for n in found):
+    if found is None or [name for name in found if not (isinstance(name, str) and name)]:
         raise LayoutError(
             f"a mesh's axis names must be a sequence of non-empty strings, not {names!r}"
         )
@@ -322,7 +322,7 @@ def _types(types: Sequence[str] | None, names: tuple[str, ...]) -> tuple[str, ..
             f"a mesh's axis types must be one of {', '.join(AXIS_TYPES)} for each of its "
             f"{len(names)} axes {list(names)}, not {types!r}"
         )
-    return tuple(t for t in found if t is not None)
+    return tuple([t for t in found if t is not None])
 
 
 DevicesLike = Any

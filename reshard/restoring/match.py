@@ -308,8 +308,8 @@ _OUT_OF_LAYOUT = (
 def check_for_jax(leaf: SourceLeaf, target: TargetLeaf | None, found: Mismatches) -> None:
     """Adds a tensor that is converted to a dtype which jax would silently narrow."""
     dtype = restored_dtype(leaf, target)
-    narrowed = narrowed_by_jax(numpy_dtype(dtype))
-    if narrowed is not None and dtype != _spec_dtype(leaf):
+    narrowed = None if dtype == _spec_dtype(leaf) else narrowed_by_jax(numpy_dtype(dtype))
+    if narrowed is not None:
         found.add(
             "dtype",
             f"{leaf.name} becomes {dtype}, which jax would narrow to {narrowed}; set jax_enable_x64, restore it as a "

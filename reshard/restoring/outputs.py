@@ -277,7 +277,7 @@ def put_at(array: Array, place: Place) -> Any:
 def _box(index: Sequence[slice] | None, shape: tuple[int, ...]) -> Box:
     """jax's index of a shard as a box; dimensions that it omits are whole."""
     slices = tuple(index or ())
-    pairs = [s.indices(n)[:2] for s, n in zip(slices, shape, strict=False)]
-    pairs += [(0, n) for n in shape[len(pairs) :]]
+    slices += (slice(None),) * (len(shape) - len(slices))
+    pairs = [s.indices(n)[:2] for s, n in zip(slices, shape, strict=True)]
     start, stop = zip(*pairs, strict=True) if pairs else ((), ())
     return Box(start, stop)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
 from typing import Any
 
 from msgspec import Struct
@@ -92,7 +91,7 @@ def plan_restore(reader: Reader, request: RestoreRequest) -> RestorePlan:
     else:
         leaves, mapping = mapped_leaves(reader, request.given_map, request.changes)
     wanted = [
-        f for f in leaves if request.like is None or (f.has_data and f.name in request.like.leaves)
+        f for f in leaves if request.like is None or (f.has_data and f.name in request.targets)
     ]
     if request.shardings is not None:
         request.shardings.look_up([f.name for f in wanted if f.stored is not None])
@@ -127,7 +126,7 @@ def _values(wanted: Sequence[SourceLeaf], request: RestoreRequest) -> dict[str, 
     }
     if request.like is not None:
         names = {f.name for f in wanted}
-        values |= {n: target.leaf for n, target in request.like.leaves.items() if n not in names}
+        values |= {n: target.leaf for n, target in request.targets.items() if n not in names}
     return values
 
 
@@ -170,7 +169,7 @@ def _refuse_objects(wanted: Sequence[SourceLeaf]) -> None:
 
 
 def _read(leaf: SourceLeaf, stored: StoredTensor, request: RestoreRequest) -> TensorRead:
-    target = _target(leaf, request)
+    target = request.targets.get(leaf.name)
     dtype = restored_dtype(leaf, target)
     output = _output(leaf, stored, dtype, target, request)
     into = target.leaf if target is not None and target.kind == "given" else None
@@ -187,7 +186,10 @@ def _check(
     if request.like is not None:
         _check_names(leaves, request.like, request, found, reader.container.naming_items)
     of_jax = [f.stored is not None and _becomes_jax(f, f.stored, request) for f in wanted]
-    dtypes = map(_check_leaf, wanted, of_jax, repeat(request), repeat(found))
+    dtypes = [
+        _check_leaf(leaf, is_jax, request, found)
+        for leaf, is_jax in zip(wanted, of_jax, strict=True)
+    ]
     for line, count in cast_lines([dtype for dtype in dtypes if dtype is not None]):
         found.add("dtype", line, count)
     stored = [f.name for f in wanted if f.stored is not None]
@@ -206,7 +208,7 @@ def _check_leaf(
 
     ``is_jax``: it becomes a jax array, or several.
     """
-    target = _target(leaf, request)
+    target = request.targets.get(leaf.name)
     if target is not None:
         check_fit(leaf, target, found)
     if is_jax:
@@ -266,16 +268,11 @@ def _refuse_idle(partitions: Partitions, names: Sequence[str]) -> None:
         )
 
 
-def _target(leaf: SourceLeaf, request: RestoreRequest) -> TargetLeaf | None:
-    """The leaf of ``like`` that this leaf is restored onto; None without ``like``."""
-    return None if request.like is None else request.like.leaves.get(leaf.name)
-
-
 def _becomes_jax(leaf: SourceLeaf, stored: StoredTensor, request: RestoreRequest) -> bool:
     """True if the tensor becomes a jax array, or several."""
     if stored.is_key:
         return False  # the data of keys is uint32, which jax does not narrow
-    target = _target(leaf, request)
+    target = request.targets.get(leaf.name)
     if _partition(leaf, stored, target, request) is not None:
         return bool(request.partitions.places) or _jax_keeps(restored_dtype(leaf, target))
     if target is None:
@@ -304,12 +301,13 @@ def _output(
         return _partitioned_by_file(leaf.name, stored, dtype, sharding.rows, request.partitions)
     if target is not None:
         return _like_target(leaf, stored, dtype, target, sharding, request.partitions)
-    if leaf.key_implementation is not None and has_jax():  # else the array of their data
+    if stored.is_key and leaf.key_implementation is not None and has_jax():  # else their data
         rank = len(_outer_shape(leaf, stored))
         data = _on_devices(leaf.name, shape, dtype, sharding, rank)
         return Key(leaf.name, leaf.key_implementation, data)
-    if leaf.is_scalar or request.shardings is None or _stays_numpy(leaf, stored, request):
-        return NumpyArray(shape, leaf.is_scalar)
+    is_scalar = leaf.is_scalar
+    if is_scalar or request.shardings is None or _stays_numpy(leaf, stored, request):
+        return NumpyArray(shape, is_scalar)
     return _on_devices(leaf.name, shape, dtype, sharding)
 
 
@@ -359,8 +357,8 @@ def _sharding(
     is_array = target is None or target.kind in ("jax", "key", "shards")
     if request.shardings is not None and is_array and not leaf.is_scalar:
         # Where ``like`` takes the data of keys, the layout splits the shape of the data.
-        raw_data = target is not None and target.kind != "key"
-        shape = stored.spec.shape if raw_data else _outer_shape(leaf, stored)
+        is_data = not stored.is_key or (target is not None and target.kind != "key")
+        shape = stored.spec.shape if is_data else _outer_shape(leaf, stored)
         found = request.shardings.of(_to_shard(leaf, stored, shape, dtype))
         if found.is_named or own is None:
             return found

@@ -22,7 +22,13 @@ from reshard.restoring.options import Missing, RestoreArguments, Unexpected
 from reshard.restoring.outputs import HostMemory, Shards, default_device
 from reshard.restoring.regions import Region
 from reshard.restoring.shardings import Shardings, shardings_of
-from reshard.restoring.target_tree import TargetTree, check_alone, read_into, read_target
+from reshard.restoring.target_tree import (
+    TargetLeaf,
+    TargetTree,
+    check_alone,
+    read_into,
+    read_target,
+)
 from reshard.variables.sharded.shards import STRATEGIES, ShardRows
 from reshard.variables.sharded.updating import known_partitioner, shard_count
 
@@ -38,7 +44,8 @@ class RestoreRequest(Struct, frozen=True):
     Attributes:
         changes: the select, drop, rename and cast rules, those of a layout file first.
         given_map: the map whose tensors are restored; None where those of the checkpoint are.
-        like: the leaves of ``like`` or ``into``; None for every tensor, in dicts and lists.
+        like: the tree of ``like`` or ``into``; None for every tensor, in dicts and lists.
+        targets: its leaves by name; none for every tensor.
         shardings: None without a layout and a mesh.
         missing: ``"keep"`` keeps leaves of ``like`` that the checkpoint lacks.
         unexpected: ``"ignore"`` leaves out stored leaves that ``like`` lacks.
@@ -48,6 +55,7 @@ class RestoreRequest(Struct, frozen=True):
     changes: Changes
     given_map: GivenMap | None
     like: TargetTree | None
+    targets: Mapping[str, TargetLeaf]
     shardings: Shardings | None
     partitions: Partitions
     missing: Missing
@@ -99,6 +107,7 @@ def restore_request(
         changes,
         given_map,
         target,
+        {} if target is None else target.leaves,
         shardings,
         partitions,
         options.missing,
@@ -213,7 +222,7 @@ def partitions_of(
         )
     if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
         raise LayoutError(f"axis is {axis!r}; expected the number of a dimension")
-    places = _places(devices)
+    places = () if devices is None else _places(devices)
     if isinstance(partition, Mapping):
         rules = tuple(_rule(pattern, found) for pattern, found in partition.items())
         return Partitions(rules, None, axis, strategy, places)
@@ -241,9 +250,7 @@ def _check_partition(partition: Any, what: str) -> None:
         )
 
 
-def _places(devices: Sequence[Any] | None) -> tuple[jax.sharding.Sharding, ...]:
-    if devices is None:
-        return ()
+def _places(devices: Sequence[Any]) -> tuple[jax.sharding.Sharding, ...]:
     import jax
 
     found = tuple(devices)

@@ -130,10 +130,10 @@ class _FromMap(_FromRules, frozen=True):
     layout: LayoutMap
 
     def of(self, tensor: ToShard, /) -> TensorSharding:
-        found = self.layout[tensor.name]
-        if found is None and self.layout.device_mesh is None:
+        found, mesh = self.layout[tensor.name], self.layout.device_mesh
+        if found is None and mesh is None:
             return TensorSharding()
-        layout = found or TensorLayout((), self.layout.device_mesh)
+        layout = found or TensorLayout((), mesh)
         return TensorSharding(checked_sharding(layout, tensor), found is not None)
 
     def names(self, tensor: ToShard, /) -> bool:

@@ -290,6 +290,11 @@ def source_text(text: str) -> str:
     Raises as ``locate``.
     """
     locate(text)
+    return without_scheme(text)
+
+
+def without_scheme(text: str) -> str:
+    """The path of a ``file://`` URL, any other text unchanged; it names a location."""
     match = _SCHEME.match(text)
     return text[match.end() :] if match is not None and match[1].lower() == "file" else text
 

@@ -43,7 +43,7 @@ class MetadataFiles:
         """The names in the folder."""
         return frozenset([entry.name for entry in self.entries])
 
-    @property
+    @cached_property
     def is_recorded(self) -> bool:
         """True if the folder has a record of its files."""
         return FILE_NAME in self.names

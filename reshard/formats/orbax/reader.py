@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from operator import ge
 from types import MappingProxyType
 
@@ -132,7 +133,7 @@ def open_orbax(folder: Location, record: RecordUse = "checked", uri: str = "") -
     top = MetadataFiles(folder, _METADATA_FOLDERS)
     container, records = read_container(top), _Records()
     trees = [item for item in container.items if item.is_tree]
-    is_of_container = all(item.directory for item in trees)
+    is_of_container = "" not in [item.directory for item in trees]
     recorded = _container_record(top, records, record) if is_of_container else None
     container = replace(container, item_names=recorded is not None and recorded.item_names)
     naming = bool(container.naming_items)
@@ -169,7 +170,7 @@ def _reader(
         format="orbax",
         container=container,
         tensors=chunks.tensors,
-        leaves=tuple(leaf for one in opened.values() for leaf in one.leaves),
+        leaves=tuple(chain.from_iterable([one.leaves for one in opened.values()])),
         chunks=chunks,
         metadata_bytes=folder.kept_bytes + chunks.metadata_bytes,
         conversion=origins.pop() if len(origins) == 1 else "",

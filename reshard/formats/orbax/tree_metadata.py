@@ -349,10 +349,11 @@ def _path(entries: Any, known: dict[tuple[str, int], PathKey], where: str) -> tu
 def _path_key(entry: Any, known: dict[tuple[str, int], PathKey], where: str) -> PathKey:
     fields = expect(entry, dict, "a part of key_metadata", where)
     key, key_type = fields.get("key"), fields.get("key_type")
-    if type(key) is str and type(key_type) is int and (key, key_type) in known:
-        return known[key, key_type]
-    key = expect(key, str, "key", where)
-    key_type = expect(key_type, int, "key_type", where)
+    if type(key) is not str or type(key_type) is not int:
+        key = expect(key, str, "key", where)
+        key_type = expect(key_type, int, "key_type", where)
+    if (found := known.get((key, key_type))) is not None:
+        return found
     if key_type not in (_SEQUENCE, _DICT):
         raise FormatError(
             f"{where}: the key_type of {key!r} is {key_type}; known are {_SEQUENCE} (sequence) and "

@@ -254,7 +254,7 @@ class Inside:
     def __init__(self, root: str | Path, also: Iterable[str] = ()) -> None:
         self._root = str(root)
         self._real = os.path.realpath(self._root)
-        self._allowed = tuple(f"{folder}/" for folder in (self._real, *also))
+        self._allowed = tuple([f"{folder}/" for folder in (self._real, *also)])
         self._sound = {self._root}
 
     def status(self, path: str, what: str) -> os.stat_result:
