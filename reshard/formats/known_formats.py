@@ -97,6 +97,9 @@ def marks(names: PlaceNames) -> Iterator[tuple[Format, Mark]]:
     """
     is_marked = False
     for known in FORMATS:
+        # Nothing that is there has the name of a prefix, and in a bucket a look-up beside it is a request.
+        if known.about.by_prefix and names.kind == "folder":
+            continue
         if (mark := mark_of(known, names)) is not None:
             is_marked = True
             yield known, mark

@@ -107,11 +107,10 @@ def _torch(names: PlaceNames) -> bool:
 
 
 def is_bundle(names: PlaceNames) -> bool:
-    """True for a prefix beside whose place is an index of TensorFlow."""
-    # Nothing that is there has the name of a prefix, and in a bucket a look-up beside it is a request.
-    if names.kind is not None or not names.name or names.index is None:
-        return False
-    return names.index.kind == "file"
+    """True for a prefix beside whose place is an index of TensorFlow, and that is the name of nothing."""
+    # The index first: where there is none, as beside most targets, the place itself is not looked at.
+    index = names.index if names.name else None
+    return index is not None and index.kind == "file" and names.kind is None
 
 
 MARKS: Mapping[str, Callable[[PlaceNames], bool]] = {
