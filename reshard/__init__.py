@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     )
     from reshard.layout.tensor_spec import SaveSliceInfo, TensorSpec
     from reshard.planning.estimates import RequestPlan, TimePlan
-    from reshard.restoring.report import RestoreReport
+    from reshard.restoring.restore import RestoreReport
     from reshard.saving.prove_arrays import ArrayProof, ProofReport
     from reshard.saving.save import SaveHandle, save
     from reshard.storage.base import PlannedRequests, Requests
@@ -324,7 +324,7 @@ _LAZY = {
     "RequestPlan": "reshard.planning.estimates",
     "RequestReport": "reshard.conversion.report",
     "Requests": "reshard.storage.base",
-    "RestoreReport": "reshard.restoring.report",
+    "RestoreReport": "reshard.restoring.restore",
     "SaveHandle": "reshard.saving.save",
     "SaveSliceInfo": "reshard.layout.tensor_spec",
     "ShardStream": "reshard.streaming.shard_stream",

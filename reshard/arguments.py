@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations, signature
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
@@ -194,13 +194,13 @@ def _with_options(own: Signature, options: Signature) -> Signature:
     return own.replace(parameters=[*kept, *more])
 
 
-def _check_names(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+def _check_names(function: str, given: Iterable[str], known: Collection[str]) -> None:
     """Raises TypeError for the first name that is not known."""
-    names = [name for name in known if name != "self"]
     for name in given:
-        if name not in names:
+        if name not in known or name == "self":
             from difflib import get_close_matches
 
+            names = [name for name in known if name != "self"]
             near = get_close_matches(name, names)
             raise TypeError(
                 f"{function}() got an unexpected keyword argument {name!r}; "

@@ -16,7 +16,7 @@ from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.known_formats import files_of
 from reshard.formats.lacks import filled_warning, read_as
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import find_checkpoint
 from reshard.identity.identity_file import how_to_record, read_identity
 from reshard.identity.slice_proof import SliceProof, needs_elements, prove_slice
 from reshard.identity.weights_identity import WeightsIdentity, check_identity_of
@@ -26,14 +26,14 @@ from reshard.planning.rules import Rewrite, rewrites
 from reshard.restoring.options import RestoreArguments
 from reshard.restoring.request import restore_request
 from reshard.restoring.restore import restore_checkpoint
-from reshard.storage.location import Location, locate, stamp
+from reshard.storage.location import Location, stamp
 from reshard.streaming.shard_stream import ShardStream, shard_parts
 from reshard.streaming.tensor_stream import TensorStream, slice_box
 
 if TYPE_CHECKING:
     from reshard.arguments import CastRules, DTypeLike, PairRules, Rules
     from reshard.conversion.options import LayoutLike
-    from reshard.formats.format import CheckpointPath
+    from reshard.formats.registry import CheckpointPath
     from reshard.geometry.grid import Box
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.tensor_spec import TensorSpec
@@ -53,11 +53,12 @@ class OpenedCheckpoint:
 
     def __init__(self, chosen: CheckpointPath) -> None:
         self.path = chosen.path
-        self._root = locate(self.path)
-        self._listed = chosen.root  # a bucket is not listed once more for the stamp
+        self._root = chosen.root
+        found = find_checkpoint(chosen)
+        self._is_several = bool(found.mark.files)
         # Taken before reading, so that later changes are noticed.
-        self._stamp = _stamp(self._root)
-        self._reader: Reader = open_reader(chosen)
+        self._stamp = self._current_stamp()
+        self._reader: Reader = found.open()
 
     @property
     def tensors(self) -> Mapping[str, TensorSpec]:
@@ -192,7 +193,7 @@ class OpenedCheckpoint:
     @cached_property
     def _place(self) -> Location:
         """The folder; links that lead out of it are refused, since files of an identity may come from strangers."""
-        return self._listed.view()
+        return self._root.view()
 
     def needs_elements(
         self, name: str, box: Box | str | None = None, *, max_memory: int | str | None = None
@@ -251,7 +252,7 @@ class OpenedCheckpoint:
         return stored
 
     def _check_unchanged(self) -> None:
-        found = _stamp(self._root)
+        found = self._current_stamp()
         if found is None:
             raise StorageError(
                 f"{self.path} is not there any more; it must stay until everything is restored"
@@ -262,10 +263,10 @@ class OpenedCheckpoint:
                 "changed; open it again"
             )
 
-
-def _stamp(root: Location) -> tuple[object, ...] | None:
-    """A value that changes when another checkpoint replaces a local one; None if nothing is there."""
-    return stamp(root, files_of)
+    def _current_stamp(self) -> tuple[object, ...] | None:
+        """A value that changes when another checkpoint replaces a local one; None if nothing is there."""
+        files = files_of(self._root) if self._is_several and self._root.local else None
+        return stamp(self._root) if files is None else tuple(map(stamp, files))
 
 
 def _cast(stored: StoredTensor, asked: DTypeLike) -> Rewrite:

@@ -14,8 +14,8 @@ import numpy as np
 
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
+from reshard.formats.marks import SAFETENSORS_ENDING, is_weights
 from reshard.formats.registry import open_reader
-from reshard.formats.safetensors.files import ENDING, is_weights
 from reshard.geometry.grid import Index
 
 TRAILER_BYTES = 4
@@ -62,7 +62,7 @@ def places(root: Path) -> dict[str, list[Range]]:
 def _kind(name: str, opaque: tuple[str, ...]) -> str:
     last = name.rpartition("/")[2]
     if is_weights(last):
-        return "safetensors header" if last.endswith(ENDING) else "safetensors index"
+        return "safetensors header" if last.endswith(SAFETENSORS_ENDING) else "safetensors index"
     if name.startswith(opaque) and opaque:
         return "item that is no tree"
     if "array_metadatas/" in name:

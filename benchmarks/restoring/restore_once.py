@@ -18,7 +18,7 @@ import awscrt.checksums  # noqa: F401 - what a call loads when it is first neede
 import reshard
 import reshard.checkpoint
 from reshard.layout.bridges.jax_sharding import layout_from_sharding
-from reshard.restoring.report import RestoreReport
+from reshard.restoring.restore import RestoreReport
 
 
 def layouts() -> reshard.LayoutMap:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from reshard.deltas.versions import CleanedVersions, VersionInfo
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
-    from reshard.formats.format import CheckpointPath
+    from reshard.formats.registry import CheckpointPath
 
 
 def delta(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
-    from reshard.formats.format import CheckpointPath
+    from reshard.formats.registry import CheckpointPath
     from reshard.identity.envelope import SignedAs
     from reshard.verification.fingerprint import Fingerprint
     from reshard.verification.reports import DiffReport, Verification
@@ -89,7 +89,7 @@ def verify(
     ('opt_state/0/mu/w',)
     """
     from reshard.formats.choose import choose_checkpoint
-    from reshard.formats.format import CheckpointPath
+    from reshard.formats.registry import CheckpointPath
     from reshard.identity.envelope import wanted_of
     from reshard.identity.receipt import read_receipt
     from reshard.maps.given_map import map_of
@@ -194,7 +194,7 @@ def diff(
     >>> found.tensors["params/kernel"].relative  # doctest: +SKIP
     """
     from reshard.formats.choose import choose_checkpoint
-    from reshard.formats.format import CheckpointPath
+    from reshard.formats.registry import CheckpointPath
     from reshard.verification.diff import diff_checkpoints
 
     changes = changes_of(select, drop, (), ())

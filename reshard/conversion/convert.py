@@ -52,8 +52,7 @@ from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
 from reshard.errors import PlanError, TargetExistsError
 from reshard.formats.delta.read_delta import version_of_name
-from reshard.formats.format import CheckpointPath
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.log import log
 from reshard.planning.estimates import TimePlan
 from reshard.storage.location import locate

@@ -28,10 +28,9 @@ from reshard.errors import (
     VerificationError,
 )
 from reshard.formats.base import Reader
-from reshard.formats.format import CheckpointPath
 from reshard.formats.known_formats import files_of
 from reshard.formats.names import IDENTITY_NAME
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.identity.envelope import recorded_signature
 from reshard.identity.identity_file import read_identity
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity, identity_of

@@ -38,7 +38,6 @@ from reshard.engine.executor import HostsExecutor, is_own
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_TENSOR, open_to_convert
 from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.contents import Stored
-from reshard.formats.format import CheckpointPath
 from reshard.formats.known_formats import named_options
 from reshard.formats.lacks import (
     check_missing,
@@ -49,7 +48,7 @@ from reshard.formats.lacks import (
     unprotected,
 )
 from reshard.formats.quantized import Quantized, bare_warnings, quantization
-from reshard.formats.registry import refuse_other_content
+from reshard.formats.registry import CheckpointPath, refuse_other_content
 from reshard.planning.estimates import RequestPlan
 from reshard.planning.planner import make_multi_plan
 from reshard.planning.plans import MultiPlan, Plan

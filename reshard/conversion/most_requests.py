@@ -19,7 +19,7 @@ from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.target_plan import Planned
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.codecs import is_seekable
-from reshard.formats.format import CheckpointPath
+from reshard.formats.registry import CheckpointPath
 from reshard.geometry.grid import Grid
 from reshard.geometry.row_major import band_cut, row_bytes
 from reshard.layout.tensor_spec import TensorSpec

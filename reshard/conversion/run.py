@@ -15,7 +15,7 @@ from reshard.conversion.conversion_key import ConversionKey
 from reshard.conversion.report import ConversionReport, PartReport
 from reshard.conversion.sealed_parts import Scope
 from reshard.engine.progress import Progress, Stage, Tell
-from reshard.formats.format import CheckpointPath
+from reshard.formats.registry import CheckpointPath
 from reshard.planning.estimates import RequestPlan, TimePlan
 from reshard.storage.location import locate
 

@@ -50,9 +50,8 @@ from reshard.errors import (
     TargetBusyError,
 )
 from reshard.formats.file_map import prepare_files
-from reshard.formats.format import CheckpointPath
 from reshard.formats.known_formats import format_options
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.layout.layout_map import LayoutMap

@@ -28,7 +28,7 @@ from reshard.engine.progress import Progress
 from reshard.engine.task import Result
 from reshard.errors import StorageError
 from reshard.formats.base import Reader, TargetCheckpoint
-from reshard.formats.format import CheckpointPath
+from reshard.formats.registry import CheckpointPath
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.plans import Plan
 from reshard.storage.location import Location, locate

@@ -28,8 +28,7 @@ from reshard.formats.delta.read_delta import (
     version_of_delta,
     version_of_name,
 )
-from reshard.formats.format import CheckpointPath
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
 from reshard.storage.local.target_checks import refuse_overlap

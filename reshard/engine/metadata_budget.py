@@ -7,8 +7,7 @@ from contextlib import suppress
 
 from reshard.errors import ReshardError
 from reshard.formats.base import Reader
-from reshard.formats.format import CheckpointPath
-from reshard.formats.registry import find_checkpoint
+from reshard.formats.registry import CheckpointPath, find_checkpoint
 from reshard.planning.task_cost import LEAST_BUFFERS, bytes_beside
 
 BYTES_PER_TENSOR = 2600

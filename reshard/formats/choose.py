@@ -15,10 +15,8 @@ from typing import Any, Literal
 from reshard.arguments import Unlisted, path_of
 from reshard.errors import IncompleteCheckpointError, NotACheckpointError, PlanError, StorageError
 from reshard.formats.contents import Item
-from reshard.formats.format import CheckpointPath, PlaceNames
-from reshard.formats.known_formats import recognised
 from reshard.formats.names import StepName
-from reshard.formats.registry import is_no_run, refuse_missing
+from reshard.formats.registry import CheckpointPath, is_no_run, refuse_missing
 from reshard.formats.steps import (
     LARGEST_STEP,
     refuse_several_words,
@@ -52,17 +50,17 @@ def choose_checkpoint(
     if step is None and item is None:
         # Opening it reports anything else that is wrong, and verify counts that as damage.
         with suppress(StorageError):
-            _refuse_run(path, found.names)
+            _refuse_run(found)
         return found
     if step is None:
-        _refuse_run(path, found.names)
+        _refuse_run(found)
     else:
         refuse_missing(path, found.root, "a training run's folder")
         found = found.below(_step_folder(path, found.root, step))
     if item is None:
         return found
     refuse_missing(found.path, found.root)
-    return found.below(_item_folder(found.path, found.names, item))
+    return found.below(_item_folder(found, item))
 
 
 def checked_step(step: Any) -> Step | None:
@@ -85,10 +83,11 @@ def step_number(step: Any, expected: str = "the number of a step, 0 or more") ->
     return number
 
 
-def _refuse_run(path: str, names: PlaceNames) -> None:
-    is_folder = recognised(names) is None and names.kind == "folder"
-    steps = _by_step(run_steps(names.root)) if is_folder else {}
+def _refuse_run(found: CheckpointPath) -> None:
+    is_folder = found.recognised is None and found.names.kind == "folder"
+    steps = _by_step(run_steps(found.root)) if is_folder else {}
     if steps:
+        path = found.path
         last = f"{path.rstrip('/')}/{steps[max(steps)][0]}"
         raise NotACheckpointError(
             f"{path} is {_run_text(steps)}; {_HOW}, or name one of them: {last}"
@@ -141,15 +140,15 @@ def _no_step(path: str, root: Location, step: Step, steps: dict[int, list[str]])
     )
 
 
-def _item_folder(path: str, names: PlaceNames, item: str) -> str:
+def _item_folder(chosen: CheckpointPath, item: str) -> str:
     """The name of the item's folder."""
-    root, recognition = names.root, recognised(names)
-    if recognition is None:
+    path, root = chosen.path, chosen.root
+    if chosen.recognised is None:
         raise NotACheckpointError(
             f"{path} is not a checkpoint, so it has no item {item!r}; expected the folder of a checkpoint, or "
             "the folder of a training run and its step (step)"
         )
-    items = recognition[1].items(root)
+    items = chosen.recognised[1].items(root)
     if all(one.directory == "" for one in items):
         raise PlanError(
             f"{path} is a single tree without items, so it has no item {item!r}; leave the item out (item)"

@@ -1,4 +1,4 @@
-"""Format: a format of checkpoints, as facts and three functions; refusals that several share; and CheckpointPath, the path that a call reads.
+"""Format: a format of checkpoints, as facts and three functions; and refusals that several share.
 
 A format recognises and opens checkpoints, and plans the files of a target; it moves no tensor bytes, and knows no plan of a
 conversion.
@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from reshard.arguments import Unlisted, check_choice
+from reshard.arguments import Unlisted
 from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Form, Reader, RecordUse, TargetCheckpoint
 from reshard.formats.contents import Item, Leaf
+from reshard.formats.marks import TENSORFLOW_INDEX, TREE_METADATA
 from reshard.options import Option
-from reshard.storage.base import NONE, Entry, FileKind, Requests, Traits
-from reshard.storage.buckets.counts import so_far
-from reshard.storage.location import Location, locate
+from reshard.storage.base import Entry, FileKind, FileStatus, Traits
+from reshard.storage.location import Location
 
 
 class OneFile(Struct, frozen=True):
@@ -36,10 +35,6 @@ class OneFile(Struct, frozen=True):
     ending: str
     option: str = ""
     value: str = ""
-
-
-def _never(_: str) -> bool:
-    return False
 
 
 class About(Struct, frozen=True, kw_only=True):
@@ -58,8 +53,8 @@ class About(Struct, frozen=True, kw_only=True):
             these leaves them out with a warning.
         holds_keys: True if they can say that a tensor is a PRNG key of JAX.
         one_file: the names of targets that are single files of this format; None if none are.
-        may_be_file: tells by its name if a file may be a checkpoint by itself; ``recognise`` then decides.
-        is_index: tells by its name if a file stands for itself and files beside it, which the mark lists.
+        may_be_file: tells by its name if a file may be a checkpoint by itself; ``recognise`` then decides. None if no file is.
+        is_index: tells by its name if a file stands for itself and files beside it, which the mark lists. None if no file does.
         by_prefix: True if a checkpoint is named by the prefix of its files' names, which no file has as its whole name.
         temporary: parts of the names of folders that are not committed, so that a target with one could not be read.
         is_flat: True if a folder's checkpoint is files right in it, which may also lie beside folders of other checkpoints.
@@ -76,8 +71,8 @@ class About(Struct, frozen=True, kw_only=True):
     holds_keys: bool = False
     options: Mapping[str, Option] = {}
     one_file: OneFile | None = None
-    may_be_file: Callable[[str], bool] = _never
-    is_index: Callable[[str], bool] = _never
+    may_be_file: Callable[[str], bool] | None = None
+    is_index: Callable[[str], bool] | None = None
     by_prefix: bool = False
     temporary: tuple[str, ...] = ()
     is_flat: bool = False
@@ -105,6 +100,14 @@ class PlaceNames:
         return None if found is None else found.kind
 
     @cached_property
+    def has_tree(self) -> bool:
+        """True if the folder lists the leaves of a tree of Orbax.
+
+        Looked up before the folder is listed: it usually decides, and a checkpoint of 10,000 tensors may have as many folders.
+        """
+        return (self.root / TREE_METADATA).exists()
+
+    @cached_property
     def entries(self) -> Sequence[Entry]:
         """The names in the folder; none where there is no folder. In a bucket one listing is cheaper than several look-ups."""
         return self.root.entries() if self.kind == "folder" else ()
@@ -118,6 +121,11 @@ class PlaceNames:
     def folders(self) -> tuple[str, ...]:
         """The names of the folders in the folder, links to folders among them."""
         return tuple(entry.name for entry in self.entries if entry.is_folder)
+
+    @cached_property
+    def index(self) -> FileStatus | None:
+        """The status of the index of TensorFlow whose prefix the location is."""
+        return (self.root.parent / f"{self.name}{TENSORFLOW_INDEX}").status()
 
     @cached_property
     def beside(self) -> tuple[str, ...]:
@@ -173,7 +181,7 @@ class Format(Struct, frozen=True, kw_only=True):
 
     Attributes:
         recognise: the mark of a checkpoint, finished or not, by its names; None for anything else. It lists nothing itself, and reads
-            a file only where a name does not decide.
+            a file only where a name does not decide. A format of this distribution is asked only where ``marks.MARKS`` finds its names.
         open: opens the checkpoint at a location that is viewed as one checkpoint. Raises CorruptError for damage, FormatError for an
             unsupported feature.
         write: the form of a target, from the format's own options, parsed, and the open source. Raises PlanError for options that contradict
@@ -268,40 +276,3 @@ def refuse_database(form: Form, traits: Traits) -> None:
     """Raises PlanError for a target in a database, where files are not written in place, or other processes write too."""
     if form.put_bytes(0) is not None:
         traits.refuse_database()
-
-
-class CheckpointPath(Struct, frozen=True, dict=True):
-    """A checkpoint that a call reads.
-
-    Attributes:
-        path: as messages name it.
-        root: its location. One listing of a bucket answers every later lookup of this call (``Store.remembered``). The
-            location sees no change after that, so it is not kept for the next call.
-        before: the requests to buckets that this process had made before it.
-        unlisted: the treatment of tensors and files that no index lists.
-        deltas: the folders of deltas over it (``formats/delta``), in any order.
-    """
-
-    path: str
-    root: Location
-    before: Requests = NONE
-    unlisted: Unlisted = "leave"
-    deltas: tuple[Location, ...] = ()
-
-    @cached_property
-    def names(self) -> PlaceNames:
-        """The names at its location, which the whole call looks at."""
-        return PlaceNames(self.root)
-
-    @classmethod
-    def at(cls, path: str, unlisted: Unlisted = "leave") -> CheckpointPath:
-        """The checkpoint at a path or URL; nothing is looked up yet.
-
-        Raises as ``locate``, and PlanError for a choice that does not exist.
-        """
-        check_choice("unlisted", unlisted, get_args(Unlisted))
-        return cls(path, locate(path).remembered(), so_far(), unlisted)
-
-    def below(self, name: str) -> CheckpointPath:
-        """A folder in it."""
-        return replace(self, path=f"{self.path.rstrip('/')}/{name}", root=self.root / name)

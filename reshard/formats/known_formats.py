@@ -17,9 +17,9 @@ from reshard.formats.format import About, Format, Mark, PlaceNames
 from reshard.formats.keras.files import ARCHIVE
 from reshard.formats.keras.files import ENDING as WEIGHTS
 from reshard.formats.keras.format import KERAS
+from reshard.formats.marks import MARKS, STATE_ENDINGS
 from reshard.formats.orbax.format import ORBAX
 from reshard.formats.safetensors.format import SAFETENSORS
-from reshard.formats.state_dict.files import ENDINGS
 from reshard.formats.state_dict.format import STATE_DICT
 from reshard.formats.tensorflow.files import prefix_of
 from reshard.formats.tensorflow.format import TENSORFLOW
@@ -27,7 +27,7 @@ from reshard.options import Option
 from reshard.storage.location import Location
 
 FORMATS: tuple[Format, ...] = (ORBAX, SAFETENSORS, TORCH_DIST, DCP, KERAS, STATE_DICT, TENSORFLOW)
-"""In the order in which they are tried: Megatron's additions tell its checkpoints from others of torch."""
+"""In the order of ``MARKS``."""
 
 GROUP = "reshard.formats"
 
@@ -84,6 +84,12 @@ def known_format(name: str) -> Format:
     return next(one for one in known if one.about.name == name)
 
 
+def mark_of(known: Format, names: PlaceNames) -> Mark | None:
+    """The mark of a checkpoint of this format; None where its names, or what it says of them, show none."""
+    is_marked = MARKS.get(known.about.name)
+    return known.recognise(names) if is_marked is None or is_marked(names) else None
+
+
 def marks(names: PlaceNames) -> Iterator[tuple[Format, Mark]]:
     """Each format that recognises the names, with its mark, in the order of ``FORMATS``.
 
@@ -94,7 +100,7 @@ def marks(names: PlaceNames) -> Iterator[tuple[Format, Mark]]:
         # Nothing that is there has the name of a prefix, and in a bucket a look-up beside it is a request.
         if known.about.by_prefix and names.kind == "folder":
             continue
-        if (mark := known.recognise(names)) is not None:
+        if (mark := mark_of(known, names)) is not None:
             is_marked = True
             yield known, mark
     if is_marked or names.kind is None:
@@ -116,28 +122,28 @@ def files_of(root: Location, *, is_there: bool = False) -> tuple[Location, ...] 
     """
     names = PlaceNames(root)
     for known in FORMATS:
-        about = known.about
-        if not (about.is_index(names.name) or (about.by_prefix and not is_there)):
+        is_index = known.about.is_index
+        if not (is_index and is_index(names.name)) and not (known.about.by_prefix and not is_there):
             continue
-        if (mark := known.recognise(names)) is not None and mark.files:
+        if (mark := mark_of(known, names)) is not None and mark.files:
             return mark.files
     return None
 
 
 def format_names(asked: str | None = None) -> tuple[str, ...]:
     """The names of the formats that are written; of other distributions too if none of this one has the name that is asked for."""
-    known = own_formats() if asked is None or is_own_format(asked) else every_format()
+    known = FORMATS if asked is None or is_own_format(asked) else every_format()
     return tuple(one.about.name for one in known if one.write is not None)
 
 
 def format_options() -> dict[str, Option]:
     """The options that targets of all formats have, by name."""
-    return {name: option for known in own_formats() for name, option in known.about.options.items()}
+    return {name: option for known in FORMATS for name, option in known.about.options.items()}
 
 
 def format_with(option: str) -> Format:
     """The first format whose targets have that option."""
-    return next(known for known in own_formats() if option in known.about.options)
+    return next(known for known in FORMATS if option in known.about.options)
 
 
 def _refuse_other_name(path: str, to: str | None) -> None:
@@ -151,8 +157,8 @@ def _refuse_other_name(path: str, to: str | None) -> None:
             f"the target {path!r} has the name of an archive of Keras, which is not written; name a file of weights, such as "
             f"{path.removesuffix(ARCHIVE) + WEIGHTS!r}, or leave the ending out (target)"
         )
-    ending = next((one for one in reversed(ENDINGS) if name.endswith(one)), "")
-    by_prefix = any(one.about.by_prefix for one in own_formats() if one.about.name == to)
+    ending = next((one for one in reversed(STATE_ENDINGS) if name.endswith(one)), "")
+    by_prefix = any(one.about.by_prefix for one in FORMATS if one.about.name == to)
     # TensorFlow 1 names its checkpoints model.ckpt.
     if ending and not (ending == ".ckpt" and (by_prefix or to is None)):
         raise PlanError(
@@ -188,10 +194,12 @@ def named_options(
     are not written.
     """
     _refuse_other_name(path, to)
-    for about in (known.about for known in own_formats()):
+    for known in FORMATS:
+        about = known.about
         if to not in (None, about.name):
             continue
-        _refuse_temporary_name(path, about)
+        if about.temporary:
+            _refuse_temporary_name(path, about)
         one = about.one_file
         if one is None:
             continue

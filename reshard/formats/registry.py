@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice
+from typing import NoReturn, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from reshard.arguments import Unlisted
+from reshard.arguments import Unlisted, check_choice
 from reshard.errors import (
     IncompleteCheckpointError,
     MissingError,
@@ -18,13 +21,14 @@ from reshard.errors import (
 )
 from reshard.formats.base import Reader, RecordUse
 from reshard.formats.foreign import foreign_text
-from reshard.formats.format import CheckpointPath, Format, Mark, Opening, PlaceNames
+from reshard.formats.format import Format, Mark, Opening, PlaceNames
 from reshard.formats.keras.files import weights_text
 from reshard.formats.known_formats import (
     every_format,
     files_of,
     is_own_format,
     known_format,
+    mark_of,
     marks,
     own_formats,
     recognised,
@@ -33,12 +37,56 @@ from reshard.formats.names import step_name
 from reshard.formats.state_dict.files import held_text
 from reshard.formats.steps import committed, committed_steps, names_in, steps_text
 from reshard.formats.tensorflow.files import prefix_text
+from reshard.storage.base import NONE, Requests
+from reshard.storage.buckets.counts import so_far
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import staging_above
-from reshard.storage.location import Location, source_text
+from reshard.storage.location import Location, locate, without_scheme
 
 LAYER_PRICE = 2500
 """Memory that a delta takes for each tensor of its base, an overestimate: its entry in the index, in a header, a layer."""
+
+
+class CheckpointPath(Struct, frozen=True, dict=True):
+    """A checkpoint that a call reads.
+
+    Attributes:
+        path: as messages name it.
+        root: its location. One listing of a bucket answers every later lookup of this call (``Store.remembered``). The
+            location sees no change after that, so it is not kept for the next call.
+        before: the requests to buckets that this process had made before it.
+        unlisted: the treatment of tensors and files that no index lists.
+        deltas: the folders of deltas over it (``formats/delta``), in any order.
+    """
+
+    path: str
+    root: Location
+    before: Requests = NONE
+    unlisted: Unlisted = "leave"
+    deltas: tuple[Location, ...] = ()
+
+    @cached_property
+    def names(self) -> PlaceNames:
+        """The names at its location."""
+        return PlaceNames(self.root)
+
+    @cached_property
+    def recognised(self) -> tuple[Format, Mark] | None:
+        """The first format that recognises it, with its mark; every step of the call asks here, so that names are looked at once."""
+        return recognised(self.names)
+
+    @classmethod
+    def at(cls, path: str, unlisted: Unlisted = "leave") -> CheckpointPath:
+        """The checkpoint at a path or URL; nothing is looked up yet.
+
+        Raises as ``locate``, and PlanError for a choice that does not exist.
+        """
+        check_choice("unlisted", unlisted, get_args(Unlisted))
+        return cls(path, locate(path).remembered(), so_far(), unlisted)
+
+    def below(self, name: str) -> CheckpointPath:
+        """A folder in it."""
+        return replace(self, path=f"{self.path.rstrip('/')}/{name}", root=self.root / name)
 
 
 class FoundCheckpoint(Struct, frozen=True):
@@ -94,7 +142,7 @@ def open_reader(source: CheckpointPath | str, record: RecordUse = "checked") -> 
 def open_written(place: Location) -> Reader:
     """Opens a checkpoint that a transaction has written but not published. Raises as ``open_reader``."""
     uri, place = str(place), place.remembered()
-    known, mark = _recognise(uri, PlaceNames(place))
+    known, mark = recognised(PlaceNames(place)) or _refuse_unknown(uri, place)
     return FoundCheckpoint(uri, known, mark, viewed(place, mark)).open()
 
 
@@ -103,11 +151,12 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     chosen = CheckpointPath.at(source) if isinstance(source, str) else source
     uri, root = chosen.path, chosen.root
     _refuse_staged(uri, root)
-    known, mark = _recognise(uri, chosen.names)
+    known, mark = chosen.recognised or _refuse_unknown(uri, root)
     # Recognised before it is viewed, since a bucket lists all of what is viewed.
     place = viewed(root, mark)
-    _refuse_unfinished(uri, place)
-    return FoundCheckpoint(source_text(uri), known, mark, place, chosen.unlisted, chosen.deltas)
+    if not place.traits.renames:
+        _refuse_unfinished(uri, place)
+    return FoundCheckpoint(without_scheme(uri), known, mark, place, chosen.unlisted, chosen.deltas)
 
 
 def viewed(root: Location, mark: Mark | None = None) -> Location:
@@ -122,7 +171,7 @@ def viewed(root: Location, mark: Mark | None = None) -> Location:
 
 
 def _refuse_staged(uri: str, root: Location) -> None:
-    folder = None if root.local is None else staging_above(root.local)
+    folder = None if (path := root.local) is None else staging_above(path)
     if folder is not None:
         raise IncompleteCheckpointError(
             f"{uri} is unfinished output of reshard, below {str(folder)!r}; run the same command again to finish "
@@ -138,10 +187,8 @@ def _refuse_unfinished(uri: str, place: Location) -> None:
         )
 
 
-def _recognise(uri: str, names: PlaceNames) -> tuple[Format, Mark]:
-    if (found := recognised(names)) is not None:
-        return found
-    root = names.root
+def _refuse_unknown(uri: str, root: Location) -> NoReturn:
+    """Raises the error for a place that no format recognises, with what is there instead."""
     refuse_missing(uri, root)
     _refuse_unfinished(uri, root)
     looked_for = ", ".join(known.about.marks for known in every_format())
@@ -160,8 +207,9 @@ def single_files(folder: Location, *, is_named: bool = True) -> list[str]:
     files = [entry.name for entry in folder.entries() if not entry.is_folder and not entry.is_link]
     found = set[str]()
     for known in every_format():
-        mine = list(filter(known.about.may_be_file, files))
-        if mine and not (is_named and known.recognise(names)):
+        may_be = known.about.may_be_file
+        mine = [] if may_be is None else list(filter(may_be, files))
+        if mine and not (is_named and mark_of(known, names)):
             found.update(mine)
     return sorted(found)
 

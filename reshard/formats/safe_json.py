@@ -47,11 +47,6 @@ def read_bytes(
     Raises StorageError if it is not there or the store refuses, FormatError if the file is refused.
     """
     found = found or file.status(what) or FileStatus("file")  # opening says that it is not there
-    _refuse_unfit(found, file, max_bytes)
-    return read_part(file, found, 0, found.nbytes, what)
-
-
-def _refuse_unfit(found: FileStatus, file: Location, max_bytes: int) -> None:
     if found.kind != "file":
         raise FormatError(f"{file} should be a plain file with metadata, but is not")
     if found.nbytes > max_bytes:
@@ -59,6 +54,7 @@ def _refuse_unfit(found: FileStatus, file: Location, max_bytes: int) -> None:
             f"{file} has {found.nbytes:,} bytes, but at most {max_bytes:,} bytes of metadata are "
             "read; this checkpoint cannot be handled safely"
         )
+    return read_part(file, found, 0, found.nbytes, what)
 
 
 def read_json(file: Location) -> Any:
@@ -167,6 +163,15 @@ def expect(value: Any, kind: type[T], what: str, where: str) -> T:
     )
 
 
+def expect_texts(value: Any, what: str, each: str, where: str) -> list[str]:
+    """A list of strings; ``each`` names one of them."""
+    found = expect(value, list, what, where)
+    for text in found:
+        if type(text) is not str:
+            expect(text, str, each, where)
+    return found
+
+
 def expect_sizes(value: Any, what: str, where: str, smallest: int = 0) -> tuple[int, ...]:
     """A list of integers from ``smallest`` up to 2^62, as a tuple."""
     sizes = expect(value, list, what, where)
@@ -211,13 +216,16 @@ class JsonCursor:
 
     def value(self) -> Any:
         """The whole value here, as Python objects; FormatError for a list or object of absurd size."""
-        if self._text.startswith(("[", "{"), self._at) and (found := self._windowed()) is not None:
-            return found
+        left = len(self._text) - self._at
+        if left > _FIRST_WINDOW and self._text.startswith(("[", "{"), self._at):
+            found = self._windowed(left)
+            if found is not None:
+                return found
         return self._decoded()
 
-    def _windowed(self) -> Any:
-        """The list or object here, parsed from as little text as possible; None if it is not JSON."""
-        left, size = len(self._text) - self._at, _FIRST_WINDOW
+    def _windowed(self, left: int) -> Any:
+        """The list or object here, parsed from as little of the text that is left as possible; None if it is not JSON."""
+        size = _FIRST_WINDOW
         while size < min(left, MAX_VALUE_CHARACTERS):
             try:
                 found, used = _DECODER.raw_decode(self._text[self._at : self._at + size])
@@ -257,7 +265,11 @@ class JsonCursor:
         if self._match(_OBJECT, "an object").endswith("}"):
             return
         while True:
-            yield self._key()
+            if not self._text.startswith('"', self._at):
+                raise self._unexpected("a key in quotes")
+            key: str = self._decoded()
+            self._match(_COLON, "':'")
+            yield key
             if self._match(_AFTER_MEMBER, "',' or '}'").endswith("}"):
                 return
 
@@ -275,13 +287,6 @@ class JsonCursor:
         self._match(_SPACE, "")
         if self._at != len(self._text):
             raise not_json(self.where, self._text, self._at, "more text after the end")
-
-    def _key(self) -> str:
-        if not self._text.startswith('"', self._at):
-            raise self._unexpected("a key in quotes")
-        key: str = self.value()
-        self._match(_COLON, "':'")
-        return key
 
     def _match(self, pattern: re.Pattern[str], what: str) -> str:
         match = pattern.match(self._text, self._at)

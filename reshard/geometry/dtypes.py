@@ -162,3 +162,13 @@ def number_of(dtype: str, element: bytes) -> bool | int | float | complex:
     parts = struct.unpack(_STORED[dtype], element)
     found: bool | int | float | complex = complex(*parts) if len(parts) > 1 else parts[0]
     return found
+
+
+def narrowed_by_jax(dtype: Any) -> str | None:
+    """The dtype to which jax would narrow this one now; None if jax keeps it."""
+    import jax
+
+    if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
+        return None
+    held = jax.dtypes.canonicalize_dtype(dtype)
+    return None if held == dtype else str(held)

@@ -15,7 +15,6 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress
 from reshard.errors import CorruptError, FormatError, MissingError, PlanError, VerificationError
-from reshard.formats.format import CheckpointPath
 from reshard.formats.lacks import filled_chunks, missing_warnings
 from reshard.formats.names import (
     IDENTITY_NAME,
@@ -25,7 +24,7 @@ from reshard.formats.names import (
     SIGNATURE_NAME,
     TREE_NAME,
 )
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.formats.safe_json import checked_text, read_bytes
 from reshard.geometry.sizes import format_bytes
 from reshard.identity.envelope import SignedAs, recorded_signature, signed_envelope

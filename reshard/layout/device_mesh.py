@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Union
 
 from reshard.errors import LayoutError
@@ -95,9 +95,9 @@ class DeviceMesh:
         object.__setattr__(self, "shape", _sizes(shape))
         object.__setattr__(self, "axis_names", _names(axis_names, self.shape))
         object.__setattr__(self, "axis_types", _types(axis_types, self.axis_names))
-        placed = None if devices is None else place_devices(devices, self.shape, str(self))
+        placed = None if devices is None else place_devices(devices, self.shape, self)
         object.__setattr__(self, "devices", placed)
-        object.__setattr__(self, "device_ids", _ids(device_ids, placed, str(self), self.size))
+        object.__setattr__(self, "device_ids", _ids(device_ids, placed, self))
 
     @property
     def abstract(self) -> DeviceMesh:
@@ -277,7 +277,7 @@ def _sizes(shape: object) -> tuple[int, ...]:
 
 def _names(names: Sequence[str] | None, shape: tuple[int, ...]) -> AxisNames:
     found = in_order(names)
-    if found is None or not all(isinstance(n, str) and n for n in found):
+    if found is None or [name for name in found if not (isinstance(name, str) and name)]:
         raise LayoutError(
             f"a mesh's axis names must be a sequence of non-empty strings, not {names!r}"
         )
@@ -295,21 +295,18 @@ def _names(names: Sequence[str] | None, shape: tuple[int, ...]) -> AxisNames:
 
 
 def _ids(
-    ids: Sequence[int] | None, placed: DeviceArray | None, mesh: str, size: int
+    ids: Sequence[int] | None, placed: DeviceArray | None, mesh: DeviceMesh
 ) -> tuple[int, ...] | None:
     if placed is not None:
         devices: list[jax.Device] = list(placed.flat)
-        return tuple(device.id for device in devices)
+        return tuple([device.id for device in devices])
     if ids is None:
         return None
     found = in_order(ids) or ()
-    fits = (
-        all(type(i) is int and 0 <= i < MAX_DEVICE_ID for i in found)
-        and len(set(found)) == len(found) == size
-    )
-    if not fits:
+    are_ids = set(map(type, found)) == {int} and min(found) >= 0 and max(found) < MAX_DEVICE_ID
+    if not (are_ids and len(set(found)) == len(found) == mesh.size):
         raise LayoutError(
-            f"{mesh} needs {size} different device ids, whole numbers from 0, one for each of its places; "
+            f"{mesh} needs {mesh.size} different device ids, whole numbers from 0, one for each of its places; "
             f"found {len(found)}: {', '.join(map(repr, found[:8]))}{', …' if len(found) > 8 else ''}"
         )
     return found
@@ -325,18 +322,19 @@ def _types(types: Sequence[str] | None, names: tuple[str, ...]) -> tuple[str, ..
             f"a mesh's axis types must be one of {', '.join(AXIS_TYPES)} for each of its "
             f"{len(names)} axes {list(names)}, not {types!r}"
         )
-    return tuple(t for t in found if t is not None)
+    return tuple([t for t in found if t is not None])
 
 
 DevicesLike = Any
 """Devices, or their names, in any nested sequence or array; row-major."""
 
 
-def place_devices(devices: DevicesLike, shape: tuple[int, ...], mesh: str) -> DeviceArray:
+def place_devices(devices: DevicesLike, shape: tuple[int, ...], mesh: DeviceMesh) -> DeviceArray:
     """The devices in the mesh's shape, read-only; LayoutError for wrong counts, wrong types and duplicates."""
+    import jax
     import numpy as np
 
-    flat = [_device(d, mesh) for d in _flat(devices)]
+    flat = [d if isinstance(d, jax.Device) else _named(d, mesh) for d in _flat(devices)]
     places = math.prod(shape)
     if len(flat) != places:
         raise LayoutError(
@@ -352,17 +350,23 @@ def place_devices(devices: DevicesLike, shape: tuple[int, ...], mesh: str) -> De
     return placed
 
 
-def on_all_devices(shape: tuple[int, ...], mesh: str) -> DeviceArray:
-    """All of ``jax.devices()``, in their order; a LayoutError if they do not fill the mesh."""
+def on_all_devices(mesh: DeviceMesh) -> DeviceMesh:
+    """The same axes over all of ``jax.devices()``, in their order; a LayoutError if they do not fill the mesh."""
     import jax
 
-    places = math.prod(shape)
+    places = mesh.size
     if jax.device_count() != places:
         raise LayoutError(
             f"{mesh} has no devices, and the {jax.device_count()} of jax.devices() do not fill its "
             f"{places} places; name them: DeviceMesh(shape, axis_names, devices)"
         )
-    return place_devices(jax.devices(), shape, mesh)
+    return _over(mesh, tuple(jax.devices()))
+
+
+@lru_cache(maxsize=64)
+def _over(mesh: DeviceMesh, devices: tuple[jax.Device, ...]) -> DeviceMesh:
+    """The same axes over devices; cached, since a tree's tensors share few meshes."""
+    return DeviceMesh(mesh.shape, mesh.axis_names, devices, axis_types=mesh.axis_types)
 
 
 def is_every_device(devices: DeviceArray) -> bool:
@@ -401,26 +405,23 @@ def _flat(devices: DevicesLike) -> list[object]:
     if isinstance(devices, np.ndarray):
         return list(devices.flat)
     if isinstance(devices, Sequence) and not isinstance(devices, str):
-        return [one for inner in devices for one in _flat(inner)]
+        flat: list[object] = []
+        for one in devices:
+            is_nested = isinstance(one, np.ndarray | Sequence) and not isinstance(one, str)
+            flat += _flat(one) if is_nested else [one]
+        return flat
     return [devices]
 
 
-def _device(device: object, mesh: str) -> jax.Device:
+def _named(name: object, mesh: DeviceMesh) -> jax.Device:
+    """The device of that name. Raises LayoutError for another name, and for anything that is no name."""
     import jax
 
-    if isinstance(device, jax.Device):
-        return device
-    if isinstance(device, str):
-        return _named(device, mesh)
-    raise LayoutError(
-        f"{mesh} was given {device!r} for a device; expected jax devices, such as those of "
-        f"jax.devices(), or their names, such as 'cpu:0'"
-    )
-
-
-def _named(name: str, mesh: str) -> jax.Device:
-    import jax
-
+    if not isinstance(name, str):
+        raise LayoutError(
+            f"{mesh} was given {name!r} for a device; expected jax devices, such as those of "
+            f"jax.devices(), or their names, such as 'cpu:0'"
+        )
     kind, _, number = name.partition(":")
     try:
         known = jax.devices(kind)

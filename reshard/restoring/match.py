@@ -21,11 +21,10 @@ from msgspec import Struct
 
 from reshard.errors import MissingPackageError, TreeError
 from reshard.formats.contents import Leaf, StoredTensor
-from reshard.geometry.dtypes import numpy_dtype
+from reshard.geometry.dtypes import narrowed_by_jax, numpy_dtype
 from reshard.layout.changes import kind_of, left_side_for
 from reshard.layout.prefixes import prefixes_above, surplus_prefix, with_folders
 from reshard.restoring.target_tree import TargetLeaf
-from reshard.variables.sharded.shards import narrowed_by_jax
 from reshard.version import how_to_install
 
 Section = Literal["missing", "unexpected", "unplaced", "idle", "kind", "shape", "dtype"]
@@ -230,31 +229,20 @@ class SourceLeaf(Struct, frozen=True):
     saturate: bool = False
 
     @property
-    def text(self) -> str | None:
-        """The string, for a string."""
-        return self.leaf.text
-
-    @property
-    def value_type(self) -> str:
-        """The type that the saver recorded: ``"scalar"``, ``"None"``, ``"Dict"``, …"""
-        return self.leaf.value_type
-
-    @property
     def is_scalar(self) -> bool:
         """True if it was a Python number."""
-        return (
-            self.stored is not None and self.value_type == "scalar" and not self.stored.spec.shape
-        )
+        is_one = self.stored is not None and not self.stored.spec.shape
+        return is_one and self.leaf.value_type == "scalar"
 
     @property
     def is_numpy(self) -> bool:
         """True if it was a numpy array."""
-        return self.stored is not None and self.value_type == "np.ndarray"
+        return self.stored is not None and self.leaf.value_type == "np.ndarray"
 
     @property
     def has_data(self) -> bool:
         """True if it has data; None and empty containers have none."""
-        return self.stored is not None or self.text is not None
+        return self.stored is not None or self.leaf.text is not None
 
     @property
     def what(self) -> str:
@@ -320,8 +308,8 @@ _OUT_OF_LAYOUT = (
 def check_for_jax(leaf: SourceLeaf, target: TargetLeaf | None, found: Mismatches) -> None:
     """Adds a tensor that is converted to a dtype which jax would silently narrow."""
     dtype = restored_dtype(leaf, target)
-    narrowed = narrowed_by_jax(numpy_dtype(dtype))
-    if narrowed is not None and dtype != _spec_dtype(leaf):
+    narrowed = None if dtype == _spec_dtype(leaf) else narrowed_by_jax(numpy_dtype(dtype))
+    if narrowed is not None:
         found.add(
             "dtype",
             f"{leaf.name} becomes {dtype}, which jax would narrow to {narrowed}; set jax_enable_x64, restore it as a "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reshard.engine.progress import Progress
     from reshard.layout.device_mesh import MeshLike
     from reshard.layout.layout_file import MissingAxes
-    from reshard.restoring.report import RestoreReport
+    from reshard.restoring.restore import RestoreReport
 
 Missing = Literal["error", "keep"]
 Unexpected = Literal["error", "ignore"]

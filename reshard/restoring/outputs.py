@@ -223,9 +223,8 @@ def jax_array(
     for device, index in found.items():
         region = Region(_box(index, shape))
         devices.setdefault(region, []).append(SingleDeviceSharding(device, memory_kind=kind))
-    is_staged = any(not adopts(each, dtype) for replicas in devices.values() for each in replicas)
     places = tuple(map(tuple, devices.values()))
-    return JaxArray(shape, dtype, sharding, tuple(devices), places, is_staged)
+    return JaxArray(shape, dtype, sharding, tuple(devices), places, not adopts(sharding, dtype))
 
 
 def default_device() -> DefaultDevice:
@@ -278,7 +277,7 @@ def put_at(array: Array, place: Place) -> Any:
 def _box(index: Sequence[slice] | None, shape: tuple[int, ...]) -> Box:
     """jax's index of a shard as a box; dimensions that it omits are whole."""
     slices = tuple(index or ())
-    pairs = [s.indices(n)[:2] for s, n in zip(slices, shape, strict=False)]
-    pairs += [(0, n) for n in shape[len(pairs) :]]
+    slices += (slice(None),) * (len(shape) - len(slices))
+    pairs = [s.indices(n)[:2] for s, n in zip(slices, shape, strict=True)]
     start, stop = zip(*pairs, strict=True) if pairs else ((), ())
     return Box(start, stop)

@@ -1,4 +1,4 @@
-"""A restore from end to end: plan, read, check, report, and put the values into a tree.
+"""A restore from end to end: plan, read, check, report (RestoreReport), and put the values into a tree.
 
 Chunks are read on threads within the byte budget, and each full buffer is placed. The budget counts the memory beside the
 result: decoders, band buffers, and buffers that are copied to devices (``Output.is_staged``). A group with staged buffers is one
@@ -8,14 +8,19 @@ batch, which frees them when it ends. The chunks of any other group are read in 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
+from types import MappingProxyType
 from typing import Any
 
+from msgspec import field
+
+from reshard.answers.record import Record, counted, several, warned
 from reshard.arguments import MissingChunks
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress, tell_bytes
 from reshard.engine.read_boxes import read_boxes
+from reshard.engine.task import CastStats
 from reshard.errors import (
     CheckpointWarning,
     FormatError,
@@ -31,11 +36,12 @@ from reshard.formats.lacks import (
     numbers,
     read_as,
 )
+from reshard.geometry.sizes import format_bytes
 from reshard.log import log, warn_caller
 from reshard.restoring.mapped import restore_mapped
 from reshard.restoring.options import RestoreArguments
+from reshard.restoring.outputs import NumpyArray
 from reshard.restoring.plan import RestorePlan, plan_restore
-from reshard.restoring.report import make_report
 from reshard.restoring.request import RestoreRequest
 from reshard.restoring.target_tree import filling, nested
 from reshard.restoring.tensor_read import (
@@ -46,6 +52,76 @@ from reshard.restoring.tensor_read import (
     check_memory,
     read_batches,
 )
+
+
+class RestoreReport(Record, frozen=True):
+    """The tensors and bytes that a restore read, verified and cast, in this process.
+
+    Attributes:
+        tensors: number of tensors that were restored.
+        verified: number of them that were compared with their recorded digest; the others have no digest, or this process
+            needed only a part of them.
+        read_bytes: stored bytes that were read.
+        needed_bytes: stored bytes that had to be read: the needed elements of raw chunks, and every other needed chunk
+            once.
+        casts: the losses of each cast or arithmetic of a map, by name of the tensor.
+        seconds: wall time, without opening the checkpoint.
+        warnings: one sentence for each part of the checkpoint that was left out, each rule of the layout that matches no
+            tensor, and each tensor that several match; and one about missing chunks.
+        numpy: names of the tensors that were restored as numpy arrays.
+        missing_chunks: number of chunks that are not stored, by the name of each tensor that lacks any; the fill value was taken.
+    """
+
+    tensors: int
+    verified: int
+    read_bytes: int
+    needed_bytes: int
+    casts: Mapping[str, CastStats]
+    seconds: float
+    warnings: tuple[str, ...] = ()
+    numpy: tuple[str, ...] = ()
+    missing_chunks: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        read = f"read {format_bytes(self.read_bytes)} in {self.seconds:.1f} s"
+        known = f"{self.verified:,} verified by their digest"
+        headline = f"{counted(self.tensors, 'tensor')}, {read}, {known}"
+        casts = [f"cast {name!r}: {lost}" for name, lost in self.casts.items()]
+        return several("RestoreReport", headline, casts, warned(self.warnings))
+
+    @property
+    def amplification(self) -> float:
+        """Bytes read over bytes needed; 1.0 if nothing was needed."""
+        return self.read_bytes / self.needed_bytes if self.needed_bytes else 1.0
+
+
+def make_report(
+    plan: RestorePlan,
+    restored: Sequence[Restored],
+    seconds: float,
+    warnings: tuple[str, ...],
+    missing_chunks: Mapping[str, int],
+) -> RestoreReport:
+    """The report of a restore that is done."""
+    computed = plan.computed
+    casts = {
+        r.name: d.cast for r, d in zip(plan.reads, restored, strict=True) if r.is_cast or r.name in computed
+    }  # fmt: skip
+    return RestoreReport(
+        len(restored),
+        sum(done.is_verified for done in restored),
+        sum(done.read_bytes for done in restored),
+        sum(done.needed_bytes for done in restored),
+        MappingProxyType(casts),
+        seconds,
+        warnings,
+        tuple(
+            r.name
+            for r in plan.reads
+            if isinstance(r.output, NumpyArray) and not r.output.is_scalar
+        ),
+        missing_chunks,
+    )
 
 
 def restore_checkpoint(
@@ -66,8 +142,10 @@ def restore_checkpoint(
     missing = _missing(reader, plan, options.missing_chunks)
     lost = missing_warnings(reader.uri, missing, options.missing_chunks)
     layout = _layout_warnings(plan, request)
-    reader = read_as(reader, options.missing_chunks)
-    if options.report is None:
+    if options.missing_chunks is not None:
+        reader = read_as(reader, options.missing_chunks)
+    warnings = (*reader.warnings, *layout, *lost)
+    if options.report is None and warnings:
         warn_caller(reader.warnings, CheckpointWarning)
         warn_caller(layout, LayoutWarning)
         warn_caller(lost, MissingChunksWarning)
@@ -76,7 +154,6 @@ def restore_checkpoint(
     seconds = time.perf_counter() - started
     log("restored %d tensors of %r in %.1f s", len(restored), reader.uri, seconds)
     if options.report is not None:
-        warnings = (*reader.warnings, *layout, *lost)
         options.report(make_report(plan, restored, seconds, warnings, numbers(missing)))
     if options.into is not None:
         return options.into

@@ -16,7 +16,12 @@ from reshard.errors import LayoutError
 from reshard.formats.leaf_paths import named_leaves
 from reshard.layout.axes import Axis
 from reshard.layout.bridges.from_keras import own_layout
-from reshard.layout.bridges.jax_sharding import is_from_jax, mesh_from_jax, mesh_to_jax
+from reshard.layout.bridges.jax_sharding import (
+    is_from_jax,
+    mesh_from_jax,
+    mesh_to_jax,
+    placed_sharding,
+)
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh, MeshLike, on_all_devices
 from reshard.layout.layout_file import KEYS, LayoutFile, MissingAxes, layout_for
@@ -38,7 +43,6 @@ from reshard.planning.target_layouts import (
     over_mesh,
     replicated_warnings,
 )
-from reshard.variables.distribute import on_devices
 
 if TYPE_CHECKING:
     import jax
@@ -47,31 +51,31 @@ if TYPE_CHECKING:
 class Shardings(Protocol):
     """The shardings of tensors, by name."""
 
-    def of(self, tensor: ToShard) -> TensorSharding:
+    def of(self, tensor: ToShard, /) -> TensorSharding:
         """The sharding of a tensor; LayoutError, naming it, if the layout cannot split it."""
         ...
 
-    def names(self, tensor: ToShard) -> bool:
+    def names(self, tensor: ToShard, /) -> bool:
         """True if the layout names this tensor.
 
         Raises LayoutError for a tensor without a rule in a layout file that needs one for each.
         """
         ...
 
-    def look_up(self, names: Sequence[str]) -> None:
+    def look_up(self, names: Sequence[str], /) -> None:
         """Looks up these names in one pass, for the calls that follow."""
         ...
 
-    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:
+    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec], /) -> tuple[str, ...]:
         """One sentence for each rule that matches none of these tensors, for each tensor that several match, and for axes
         that are replicated. ``sources`` are the stored tensors."""
         ...
 
-    def lacking(self, names: Collection[str]) -> list[str]:
+    def lacking(self, names: Collection[str], /) -> list[str]:
         """Names that it must cover but does not."""
         ...
 
-    def idle(self, names: Collection[str]) -> list[str]:
+    def idle(self, names: Collection[str], /) -> list[str]:
         """Names in the layout that are not among ``names``, if that is a mistake."""
         ...
 
@@ -83,6 +87,9 @@ def shardings_of(
 
     None without a layout and a mesh. LayoutError for anything that is not a layout or a mesh.
     """
+    if mesh is None and isinstance(layout, LayoutMap | None):
+        check_missing_axes(missing_axes)
+        return None if layout is None else _FromMap(layout), Changes()
     layout = own_layout(layout)
     if not _is_file_or_map(layout):
         check_missing_axes(missing_axes)
@@ -92,7 +99,7 @@ def shardings_of(
         return _FromFile(found) if found.has_layout else None, found.changes
     if isinstance(found, SameAxes):
         return _FromSource(found), Changes()
-    return (_FromMap(found) if isinstance(found, LayoutMap) else None), Changes()
+    return _FromMap(found) if isinstance(found, LayoutMap) else None, Changes()
 
 
 def _is_file_or_map(layout: Any) -> bool:
@@ -101,37 +108,43 @@ def _is_file_or_map(layout: Any) -> bool:
     return layout is None or isinstance(layout, str | os.PathLike | LayoutFile | LayoutMap)
 
 
-class _FromMap(Struct, frozen=True):
-    layouts: LayoutMap
+class _FromRules(Struct, frozen=True):
+    """A layout that need not name every tensor, and may name others: it is often made for several checkpoints."""
 
-    def of(self, tensor: ToShard) -> TensorSharding:
-        found = self.layouts[tensor.name]
-        if found is None and self.layouts.device_mesh is None:
-            return TensorSharding()
-        layout = found or TensorLayout((), self.layouts.device_mesh)
-        return TensorSharding(checked_sharding(layout, tensor), found is not None)
+    layout: LayoutMap | LayoutFile | SameAxes
 
-    def names(self, tensor: ToShard) -> bool:
-        return self.layouts[tensor.name] is not None
+    def look_up(self, names: Sequence[str], /) -> None:
+        """Looks names up together, where a layout has patterns for it."""
 
-    def look_up(self, names: Sequence[str]) -> None:
-        pass  # a map looks up one name at a time
+    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec], /) -> tuple[str, ...]:
+        return tuple(layout_warnings(self.layout, names, sources))
 
-    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:
-        return tuple(layout_warnings(self.layouts, names, sources))
-
-    def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002  of the interface
+    def lacking(self, _names: Collection[str], /) -> list[str]:
         return []
 
-    def idle(self, names: Collection[str]) -> list[str]:  # noqa: ARG002  of the interface
-        return []  # a map is often made for several checkpoints
+    def idle(self, _names: Collection[str], /) -> list[str]:
+        return []
 
 
-class _FromFile(Struct, frozen=True):
-    file: LayoutFile
+class _FromMap(_FromRules, frozen=True):
+    layout: LayoutMap
 
-    def of(self, tensor: ToShard) -> TensorSharding:
-        found = layout_for(self.file, tensor.name, tensor.shape, tensor.dtype)
+    def of(self, tensor: ToShard, /) -> TensorSharding:
+        found, mesh = self.layout[tensor.name], self.layout.device_mesh
+        if found is None and mesh is None:
+            return TensorSharding()
+        layout = found or TensorLayout((), mesh)
+        return TensorSharding(checked_sharding(layout, tensor), found is not None)
+
+    def names(self, tensor: ToShard, /) -> bool:
+        return self.layout[tensor.name] is not None
+
+
+class _FromFile(_FromRules, frozen=True):
+    layout: LayoutFile
+
+    def of(self, tensor: ToShard, /) -> TensorSharding:
+        found = layout_for(self.layout, tensor.name, tensor.shape, tensor.dtype)
         if found.partition is not None:
             axis, shards = found.partition["axis"], found.partition["shards"]
             return TensorSharding(is_named=True, rows=(axis, shards))
@@ -141,47 +154,26 @@ class _FromFile(Struct, frozen=True):
             real_sharding(found.layout, tensor.name), found.rule_index is not None
         )
 
-    def names(self, tensor: ToShard) -> bool:
-        found = layout_for(self.file, tensor.name, tensor.shape, tensor.dtype)
+    def names(self, tensor: ToShard, /) -> bool:
+        found = layout_for(self.layout, tensor.name, tensor.shape, tensor.dtype)
         return found.partition is not None or found.rule_index is not None
 
-    def look_up(self, names: Sequence[str]) -> None:
-        self.file.found.learn(names)
-
-    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:
-        return tuple(layout_warnings(self.file, names, sources))
-
-    def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002  of the interface
-        return []
-
-    def idle(self, names: Collection[str]) -> list[str]:  # noqa: ARG002  of the interface
-        return []
+    def look_up(self, names: Sequence[str], /) -> None:
+        self.layout.found.learn(names)
 
 
-class _FromSource(Struct, frozen=True):
+class _FromSource(_FromRules, frozen=True):
     """The axes that the checkpoint records, over another mesh; tensors without recorded axes are replicated."""
 
-    same: SameAxes
+    layout: SameAxes
 
-    def of(self, tensor: ToShard) -> TensorSharding:
+    def of(self, tensor: ToShard, /) -> TensorSharding:
         axes = (tensor.recorded or ())[: len(tensor.shape)]  # data of PRNG keys has one more
-        layout = over_mesh(tensor.name, axes, self.same)
+        layout = over_mesh(tensor.name, axes, self.layout)
         return TensorSharding(checked_sharding(layout, tensor), self.names(tensor))
 
-    def names(self, tensor: ToShard) -> bool:
+    def names(self, tensor: ToShard, /) -> bool:
         return tensor.recorded is not None
-
-    def look_up(self, names: Sequence[str]) -> None:
-        pass  # there are no patterns
-
-    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:
-        return tuple(layout_warnings(self.same, names, sources))
-
-    def lacking(self, names: Collection[str]) -> list[str]:  # noqa: ARG002  of the interface
-        return []
-
-    def idle(self, names: Collection[str]) -> list[str]:  # noqa: ARG002  of the interface
-        return []
 
 
 class _FromTree(Struct, frozen=True):
@@ -200,7 +192,7 @@ class _FromTree(Struct, frozen=True):
         }
         return cls(leaves, mesh, tuple(lacking))
 
-    def of(self, tensor: ToShard) -> TensorSharding:
+    def of(self, tensor: ToShard, /) -> TensorSharding:
         key = self._key(tensor.name)
         found = None if key is None else self.leaves[key]
         if found is None:
@@ -210,22 +202,22 @@ class _FromTree(Struct, frozen=True):
         found = found if tensor.shape else unsplit(found)
         return TensorSharding(real_sharding(found, tensor.name), True)
 
-    def names(self, tensor: ToShard) -> bool:
+    def names(self, tensor: ToShard, /) -> bool:
         key = self._key(tensor.name)
         return (
             key is None or self.leaves[key] is not None
         )  # ``lacking`` reports a name without a key
 
-    def look_up(self, names: Sequence[str]) -> None:
+    def look_up(self, names: Sequence[str], /) -> None:
         pass  # a tree has no patterns
 
-    def warnings(self, names: Sequence[str], sources: Sequence[TensorSpec]) -> tuple[str, ...]:  # noqa: ARG002  of the interface
+    def warnings(self, _names: Sequence[str], _: Sequence[TensorSpec], /) -> tuple[str, ...]:
         return tuple(replicated_warnings(self.mesh, self.replicated))  # ``idle`` reports the others
 
-    def lacking(self, names: Collection[str]) -> list[str]:
+    def lacking(self, names: Collection[str], /) -> list[str]:
         return [name for name in names if self._key(name) is None]
 
-    def idle(self, names: Collection[str]) -> list[str]:
+    def idle(self, names: Collection[str], /) -> list[str]:
         used = {self._key(name) for name in names}
         return [key for key in self.leaves if key not in used]
 
@@ -306,22 +298,17 @@ def real_sharding(sharding: Any, name: str) -> jax.sharding.Sharding:
 
     Raises LayoutError, naming the tensor, if the mesh needs more or fewer devices than there are.
     """
-    try:
-        return _real(sharding)
-    except LayoutError as error:
-        raise LayoutError(f"{name!r}: {error}") from None
-
-
-def _real(sharding: Any) -> jax.sharding.Sharding:
     from jax.sharding import AbstractMesh, NamedSharding
 
-    if isinstance(sharding, TensorLayout):
-        return on_devices(sharding).backend_layout
     found: jax.sharding.Sharding = sharding
-    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
-        mesh = mesh_from_jax(sharding.mesh)
-        placed = mesh_to_jax(mesh, on_all_devices(mesh.shape, str(mesh)))
-        found = NamedSharding(placed, sharding.spec, memory_kind=sharding.memory_kind)
+    try:
+        if isinstance(sharding, TensorLayout):
+            found = placed_sharding(sharding)
+        elif isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
+            mesh = mesh_to_jax(on_all_devices(mesh_from_jax(sharding.mesh)))
+            found = NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
+    except LayoutError as error:
+        raise LayoutError(f"{name!r}: {error}") from None
     return found
 
 

@@ -185,10 +185,10 @@ less."""
 MIXED = "the arrays of into may hold new and old values now; restore into them again before you use them"
 
 
-def check_alone(into: Any, others: Mapping[str, Any]) -> None:
-    """Raises PlanError if ``into`` comes with an argument that chooses another output."""
+def check_alone(others: Mapping[str, Any]) -> None:
+    """Raises PlanError if an argument that chooses another output comes with ``into``."""
     given = [f"{name}=" for name, value in others.items() if value is not None]
-    if into is not None and given:
+    if given:
         raise PlanError(
             f"into= was given together with {', '.join(given)}, but the arrays of into already say where "
             "everything goes; leave out one of them. into= can be combined with select, drop, rename, cast, missing, "

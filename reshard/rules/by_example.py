@@ -103,7 +103,7 @@ def check(
     >>> [found.differences for found in check("llama.yaml", "probes", "out")]  # doctest: +SKIP
     [0, 0, 0, 0]
     """
-    from reshard.formats.format import CheckpointPath
+    from reshard.formats.registry import CheckpointPath
     from reshard.maps.given_map import map_of
     from reshard.rules.probe_files import example_files
     from reshard.verification.verify import verify_checkpoints

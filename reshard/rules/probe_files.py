@@ -15,8 +15,7 @@ from reshard.engine.read_boxes import fill_array
 from reshard.errors import MissingError, PlanError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.contents import PathKey
-from reshard.formats.format import CheckpointPath
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.formats.target_files import FilesOf
 from reshard.geometry.dtypes import PACKED, element_dtype, numpy_dtype
 from reshard.layout.changes import Changes

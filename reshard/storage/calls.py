@@ -211,12 +211,13 @@ def read_part(file: Location, found: FileStatus, offset: int, nbytes: int, what:
 
     Raises StorageError if it cannot be read, FormatError if it is not a plain file.
     """
+    if not found.version or nbytes > _LARGEST_BYTES:
+        with closing(file.open(found.version, what)) as opened:
+            return opened.read(offset, nbytes)
     key = (str(file), found.version, offset, nbytes)
-    is_kept = bool(found.version) and nbytes <= _LARGEST_BYTES
-    if is_kept and (kept := _READS.get(key)) is not None:
-        return kept
-    with closing(file.open(found.version, what)) as opened:
-        data = opened.read(offset, nbytes)
-    if is_kept:
+    data = _READS.get(key)
+    if data is None:
+        with closing(file.open(found.version, what)) as opened:
+            data = opened.read(offset, nbytes)
         _READS.keep(key, data)
     return data

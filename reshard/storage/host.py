@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -32,23 +32,22 @@ def allowed_memory(
         own: the file that names this process's cgroups, a line ``number:controllers:/path`` each
             (cgroups(7)).
     """
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = map(_limit, _limit_files(hierarchy, [*_EVERYWHERE, *_lines(own)]))
-    return min([machine, *(limit for limit in limits if limit is not None)])
+    lowest = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    lines = list(_EVERYWHERE)
+    with suppress(OSError):
+        lines += own.read_text().splitlines()
+    for file in _limit_files(hierarchy, lines):
+        with suppress(OSError, ValueError):  # absent, or "max"
+            lowest = min(lowest, int(file.read_text()))
+    return lowest
 
 
-def _lines(own: Path) -> list[str]:
-    try:
-        return own.read_text().splitlines()
-    except OSError:
-        return []
-
-
-def _limit_files(hierarchy: Path, lines: Iterable[str]) -> Iterator[Path]:
-    """The cgroups that may have a limit: each one and those above it."""
+def _limit_files(hierarchy: Path, lines: Iterable[str]) -> list[Path]:
+    """The files of the cgroups that may have a limit: each one and those above it."""
+    files: list[Path] = []
     for line in lines:
         number, controllers, path = line.split(":", 2)
-        folders = [part for part in path.split("/") if part]
+        folders = list(filter(None, path.split("/")))
         if ".." in folders:  # outside of the cgroups that this process may see
             continue
         if number == "0" and not controllers:
@@ -57,14 +56,8 @@ def _limit_files(hierarchy: Path, lines: Iterable[str]) -> Iterator[Path]:
             base, name = hierarchy / "memory", "memory.limit_in_bytes"
         else:
             continue
-        yield from (base.joinpath(*folders[:n], name) for n in range(len(folders) + 1))
-
-
-def _limit(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # absent, or "max"
-        return None
+        files += [base.joinpath(*folders[:n], name) for n in range(len(folders) + 1)]
+    return files
 
 
 def host_name() -> str:

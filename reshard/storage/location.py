@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -269,20 +269,14 @@ def real_text(place: Location) -> str:
     return os.path.realpath(place.path) if isinstance(place.store, LocalStore) else str(place)
 
 
-def stamp(
-    place: Location, files_of: Callable[[Location], Sequence[Location] | None] | None = None
-) -> tuple[object, ...] | None:
+def stamp(place: Location) -> tuple[object, ...] | None:
     """A stamp that changes when another folder or file replaces a local one; None if nothing is there.
-
-    ``files_of`` finds the files of a prefix, or None; it is called for a local place only.
 
     A new folder may reuse an inode, but not also the time. In a bucket the stamp is always the same: reads ask for the
     listed versions, so that changed objects are refused.
     """
     if (path := place.local) is None:
         return ()
-    if files_of is not None and (files := files_of(place)) is not None:
-        return tuple(map(stamp, files))
     try:
         found = path.stat()
     except (OSError, ValueError):
@@ -296,6 +290,11 @@ def source_text(text: str) -> str:
     Raises as ``locate``.
     """
     locate(text)
+    return without_scheme(text)
+
+
+def without_scheme(text: str) -> str:
+    """The path of a ``file://`` URL, any other text unchanged; it names a location."""
     match = _SCHEME.match(text)
     return text[match.end() :] if match is not None and match[1].lower() == "file" else text
 

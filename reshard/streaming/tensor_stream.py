@@ -25,9 +25,8 @@ from reshard.engine.limits import Limits
 from reshard.errors import LayoutError, SourceChangedError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Extent, StoredTensor
-from reshard.formats.format import CheckpointPath
 from reshard.formats.names import SHA256_NAME
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes
 from reshard.layout.changes import SATURATE

@@ -6,10 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError, VariableError, VariableTypeError
-from reshard.layout.axes import show_axes
 from reshard.layout.bridges.from_keras import own_layout
-from reshard.layout.bridges.jax_sharding import layout_from_sharding, mesh_from_jax
-from reshard.layout.device_mesh import DeviceMesh, on_all_devices, same_axes
+from reshard.layout.bridges.jax_sharding import layout_from_sharding, mesh_from_jax, placed_sharding
+from reshard.layout.device_mesh import DeviceMesh, same_axes
 from reshard.layout.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
@@ -54,24 +53,6 @@ def distribute_tensor(tensor: Any, layout: TensorLayout | Sharding) -> jax.Array
     return _place(array, _sharding(layout, traced=False))
 
 
-def on_devices(layout: TensorLayout) -> TensorLayout:
-    """The layout over a mesh with devices: its own, else all of ``jax.devices()`` in their order.
-
-    Raises LayoutError without a mesh, and if the mesh needs another number of devices.
-    """
-    mesh = layout.device_mesh
-    if mesh is None:
-        raise LayoutError(
-            f"the layout {show_axes(layout.axes)} has no mesh, and so no devices; give it one with "
-            f"layout.with_mesh(mesh)"
-        )
-    if mesh.devices is not None:
-        return layout
-    devices = on_all_devices(mesh.shape, str(mesh))
-    placed = DeviceMesh(mesh.shape, mesh.axis_names, devices, axis_types=mesh.axis_types)
-    return layout.with_mesh(placed)
-
-
 def _is_symbolic(tensor: object) -> bool:
     keras = sys.modules.get("keras")
     symbolic = getattr(keras, "KerasTensor", None)
@@ -113,7 +94,7 @@ def _named(layout: TensorLayout, *, traced: bool) -> NamedSharding:
     mesh = layout.device_mesh
     if traced and mesh is not None and mesh.devices is None and _is_current(mesh):
         return layout.backend_layout  # jax.set_mesh gives the devices
-    return on_devices(layout).backend_layout
+    return placed_sharding(layout)
 
 
 def _is_current(mesh: DeviceMesh) -> bool:

@@ -23,9 +23,8 @@ from reshard.engine.progress import Progress, tell_bytes
 from reshard.engine.read_boxes import batched, read_boxes
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.formats.format import CheckpointPath
 from reshard.formats.lacks import filled_chunks, missing_warnings
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.formats.slices.kept_metadata import metadata_warnings
 from reshard.geometry.dtypes import PACKED
 from reshard.layout.changes import Changes

@@ -15,9 +15,8 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import check_leaves_to_read, left_to_read
 from reshard.engine.progress import Progress, tell_files
 from reshard.engine.read_digests import tensor_digests
-from reshard.formats.format import CheckpointPath
 from reshard.formats.lacks import filled_chunks, missing_warnings
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.formats.slices.file_digests import size_or_zero
 from reshard.formats.slices.record_files import (
     RecordedFolder,

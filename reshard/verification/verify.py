@@ -27,7 +27,6 @@ from reshard.errors import (
 )
 from reshard.formats.base import Made, Reader
 from reshard.formats.contents import Stored
-from reshard.formats.format import CheckpointPath
 from reshard.formats.lacks import (
     Unprotected,
     filled_chunks,
@@ -37,7 +36,7 @@ from reshard.formats.lacks import (
     record_warnings,
     unprotected,
 )
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.formats.slices.file_digests import (
     FileVerdict,
     FolderRecord,

@@ -23,10 +23,9 @@ from reshard.errors import (
     VerificationError,
 )
 from reshard.formats.base import WeightsVersion
-from reshard.formats.format import CheckpointPath
 from reshard.formats.lacks import filled_chunks, missing_warnings, read_as
 from reshard.formats.names import IDENTITY_NAME, TREE_NAME
-from reshard.formats.registry import open_reader
+from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.identity.envelope import SignedAs, read_signed_root
 from reshard.identity.identity_file import folder_of_identity, read_identity
 from reshard.identity.keys import PublicKey

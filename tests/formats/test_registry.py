@@ -13,7 +13,8 @@ from reshard.conversion.options import ConvertOptions
 from reshard.errors import FormatError, NotACheckpointError, StorageError
 from reshard.formats import registry
 from reshard.formats.format import PlaceNames
-from reshard.formats.known_formats import FORMATS, format_names
+from reshard.formats.known_formats import FORMATS, format_names, mark_of
+from reshard.formats.marks import MARKS
 from reshard.formats.registry import open_reader
 from reshard.storage.local.store import LocalStore
 from reshard.storage.location import local_path, locate
@@ -222,6 +223,10 @@ def test_a_folder_is_listed_once_however_many_formats_look(tmp_path, monkeypatch
         LocalStore, "entries", lambda self, folder: listed.append(folder) or entries(self, folder)
     )
     names = PlaceNames(locate(tmp_path))
-    asked = [known.recognise(names) for known in FORMATS if not known.about.by_prefix]
+    asked = [mark_of(known, names) for known in FORMATS if not known.about.by_prefix]
     assert asked == [None] * 6
     assert listed == [str(tmp_path)]
+
+
+def test_the_table_of_marks_has_each_format_in_order() -> None:
+    assert list(MARKS) == [known.about.name for known in FORMATS]

@@ -110,7 +110,7 @@ def _keep_devices(monkeypatch, count):
     def local(name, shape, dtype, sharding, rank=None):
         return _Part(outputs.jax_array(name, shape, dtype, sharding, rank), count)
 
-    monkeypatch.setattr("reshard.restoring.choose_output.jax_array", local)
+    monkeypatch.setattr("reshard.restoring.plan.jax_array", local)
 
 
 class _Part:

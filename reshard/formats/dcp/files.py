@@ -46,6 +46,13 @@ from reshard.formats.dcp.metadata import (
 )
 from reshard.formats.format import PlaceNames
 from reshard.formats.limits import MAX_PICKLE_BYTES
+from reshard.formats.marks import (
+    DCP_ENDING,
+    DCP_METADATA,
+    MEGATRON_CONFIG,
+    RANK_METADATA,
+    is_of_dcp,
+)
 from reshard.formats.names import OF_RECORDS
 from reshard.formats.safe_json import json_value, read_bytes
 from reshard.formats.slices.parse import read_slices
@@ -53,25 +60,16 @@ from reshard.geometry.tiling import check_tiling
 from reshard.storage.location import Location
 
 FORMAT = "dcp"
-METADATA = ".metadata"
-ENDING = ".distcp"
-
-_OF_RANK = re.compile(r"__([0-9]{1,9})\.metadata")
 
 
 def data_file(number: int) -> str:
     """The name of a file of items that is written, by its number from 0."""
-    return f"__{number}_0{ENDING}"
-
-
-def is_dcp(names: PlaceNames) -> bool:
-    """True for the names of such a folder, finished or not, and of one of its files."""
-    return any(map(_is_mark, names.files)) or (names.kind == "file" and _is_mark(names.name))
+    return f"__{number}_0{DCP_ENDING}"
 
 
 def has_metadata(folder: Location) -> bool:
     """True if a folder has the metadata that a save of all ranks together writes last."""
-    return METADATA in _names(folder)
+    return DCP_METADATA in _names(folder)
 
 
 def rank_metadata(folder: Location) -> list[Location]:
@@ -88,7 +86,7 @@ def is_replaceable(folder: Location) -> bool:
     if record is None or not record.conversion:
         return False
     entries = folder.entries()
-    return all(not e.is_folder and (_is_mark(e.name) or e.name in OF_RECORDS) for e in entries)
+    return all(not e.is_folder and (is_of_dcp(e.name) or e.name in OF_RECORDS) for e in entries)
 
 
 def metadata_files(folder: Location) -> list[Location]:
@@ -102,18 +100,18 @@ def metadata_files(folder: Location) -> list[Location]:
             f"{folder} is one file of a distributed checkpoint of torch; name its folder, {folder.parent}"
         )
     names = _names(folder)
-    if METADATA in names:
-        return [folder / METADATA]
+    if DCP_METADATA in names:
+        return [folder / DCP_METADATA]
     of_ranks = _of_ranks(names)
     if not of_ranks:
         raise IncompleteCheckpointError(
-            f"{folder} has {ENDING} files but no {METADATA}, which torch writes last: the save did not finish, or the file was not copied "
+            f"{folder} has {DCP_ENDING} files but no {DCP_METADATA}, which torch writes last: the save did not finish, or the file was not copied "
             "(its name begins with a dot); copy it, or take another step"
         )
     for expected, rank in enumerate(of_ranks):
         if rank != expected:
             raise IncompleteCheckpointError(
-                f"{folder} has the metadata of {len(of_ranks)} ranks, up to {max(of_ranks)}, but not __{expected}{METADATA}: that rank did not "
+                f"{folder} has the metadata of {len(of_ranks)} ranks, up to {max(of_ranks)}, but not __{expected}{DCP_METADATA}: that rank did not "
                 "finish its save, or the file was not copied"
             )
     return [folder / name for name in of_ranks.values()]
@@ -134,13 +132,9 @@ def _names(folder: Location) -> list[str]:
     return [entry.name for entry in folder.entries() if not entry.is_folder]
 
 
-def _is_mark(name: str) -> bool:
-    return name == METADATA or name.endswith(ENDING) or _OF_RANK.fullmatch(name) is not None
-
-
 def _of_ranks(names: Sequence[str]) -> dict[int, str]:
     """The metadata files of ranks by number, ascending."""
-    found = {int(match[1]): name for name in names if (match := _OF_RANK.fullmatch(name))}
+    found = {int(match[1]): name for name in names if (match := RANK_METADATA.fullmatch(name))}
     return dict(sorted(found.items()))
 
 
@@ -189,7 +183,7 @@ def _places(entries: Entries) -> Iterator[ItemPlace]:
 
 MEGATRON = "torch_dist"
 
-CONFIG, COMMON = "metadata.json", "common.pt"
+COMMON = "common.pt"
 
 _BACKEND, _VERSION = "sharded_backend", "sharded_backend_version"
 
@@ -204,9 +198,7 @@ _FLATTENED = f"a flattened tensor of Megatron's optimizer, {_WAY}"
 
 
 def is_megatron(names: PlaceNames) -> bool:
-    """True for the names of a folder of torch's distributed checkpoint, finished or not, that is of Megatron."""
-    if CONFIG not in names.files or not is_dcp(names):
-        return False
+    """True for the names of a folder of torch's distributed checkpoint with the file of a configuration that is Megatron's."""
     return COMMON in names.files or _BACKEND in _config(names.root)
 
 
@@ -216,8 +208,8 @@ def _check_config(root: Location) -> None:
     found = config.get(_BACKEND, MEGATRON), config.get(_VERSION, 1)
     if found != (MEGATRON, 1):
         raise FormatError(
-            f"{root / CONFIG}: {_BACKEND} is {shorten(found[0])}, version {shorten(found[1])}; expected {MEGATRON!r}, version 1: load the checkpoint "
-            "with Megatron, and save it with --ckpt-format torch_dist"
+            f"{root / MEGATRON_CONFIG}: {_BACKEND} is {shorten(found[0])}, version {shorten(found[1])}; expected {MEGATRON!r}, version 1: load the "
+            "checkpoint with Megatron, and save it with --ckpt-format torch_dist"
         )
 
 
@@ -254,7 +246,7 @@ def _unread(entry: TensorEntry, kind: str) -> TensorEntry | ValueEntry:
 
 def _config(root: Location) -> dict[str, Any]:
     """The content of ``metadata.json``; empty if it is missing, or of another program."""
-    file = root / CONFIG
+    file = root / MEGATRON_CONFIG
     status = file.status()
     if status is None or status.kind != "file" or status.nbytes > _MAX_CONFIG_BYTES:
         return {}

@@ -6,20 +6,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 from reshard.formats.base import Form, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.dcp.files import (
-    CONFIG,
-    ENDING,
     FORMAT,
     MEGATRON,
-    METADATA,
     entries_of,
-    is_dcp,
     is_megatron,
     is_replaceable,
     is_whole,
 )
 from reshard.formats.dcp.reader import OPENED_LEAF_BYTES, PLAIN, Conventions, leaf_count, open_dcp
-from reshard.formats.format import About, Format, Mark, PlaceNames
+from reshard.formats.format import About, Format, Mark
 from reshard.formats.loose_pieces import in_shared_files, kept_shards, refuse_dtype
+from reshard.formats.marks import DCP_ENDING, DCP_METADATA, MEGATRON_CONFIG
 from reshard.formats.torch.saved_values import TENSOR_DTYPES
 
 if TYPE_CHECKING:
@@ -49,20 +46,16 @@ class DcpForm(Form, frozen=True):
 _MARK = Mark(leaves=leaf_count, is_finished=is_whole, is_ours=is_replaceable)
 
 
-def _recognise(names: PlaceNames) -> Mark | None:
-    return _MARK if is_dcp(names) else None
-
-
 DCP = Format(
     about=About(
         name=FORMAT,
         title="torch DCP",
-        marks=f"torch DCP ({METADATA}, *{ENDING})",
+        marks=f"torch DCP ({DCP_METADATA}, *{DCP_ENDING})",
         leaf_bytes=OPENED_LEAF_BYTES,
         tensors_only=False,
         is_flat=True,
     ),
-    recognise=_recognise,
+    recognise=lambda _: _MARK,
     open=lambda root, how: open_dcp(root, how.record, how.uri, PLAIN),
     write=lambda _, __: DcpForm(),
 )
@@ -71,20 +64,16 @@ DCP = Format(
 _OF_MEGATRON = Mark(leaves=leaf_count, is_finished=is_whole)
 
 
-def _recognise_megatron(names: PlaceNames) -> Mark | None:
-    return _OF_MEGATRON if is_megatron(names) else None
-
-
 TORCH_DIST = Format(
     about=About(
         name=MEGATRON,
         title="Megatron's torch_dist",
-        marks=f"Megatron's torch_dist ({METADATA}, {CONFIG})",
+        marks=f"Megatron's torch_dist ({DCP_METADATA}, {MEGATRON_CONFIG})",
         leaf_bytes=OPENED_LEAF_BYTES,
         tensors_only=False,
         is_flat=True,
         written_as=FORMAT,
     ),
-    recognise=_recognise_megatron,
+    recognise=lambda names: _OF_MEGATRON if is_megatron(names) else None,
     open=lambda root, how: open_dcp(root, how.record, how.uri, Conventions(MEGATRON, entries_of)),
 )

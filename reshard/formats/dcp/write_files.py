@@ -24,7 +24,7 @@ from typing import Any
 
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Carried
-from reshard.formats.dcp.files import METADATA, data_file
+from reshard.formats.dcp.files import data_file
 from reshard.formats.dcp.metadata import ItemPlace
 from reshard.formats.dcp.write_items import (
     PlacedEntry,
@@ -42,6 +42,7 @@ from reshard.formats.dcp.write_items import (
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.limits import MAX_ARCHIVE_RECORDS, MAX_DIRECTORY_BYTES
 from reshard.formats.loose_pieces import SlicePlaces
+from reshard.formats.marks import DCP_METADATA
 from reshard.formats.slices.slice_file import FILE_NAME, digest_of, target_record
 from reshard.formats.torch.archive import Most, open_archive
 from reshard.formats.torch.write_archive import encode_pickle
@@ -77,7 +78,7 @@ def plan_files(target: TargetCheckpoint) -> FileMap:
     return FileMap(
         places=planned.places,
         finish=planned.finish,
-        names=lambda: [METADATA, FILE_NAME, *planned.shared],
+        names=lambda: [DCP_METADATA, FILE_NAME, *planned.shared],
         shared=planned.shared,
         shared_file=planned.shared_file,
     )
@@ -147,9 +148,9 @@ class _Planned:
         """Writes the values and the record; ``.metadata`` is the marker."""
         files, places = self._write_values(root)
         metadata = metadata_bytes([self._placed(entry, places) for entry in self._entries])
-        files[METADATA] = digest_of(metadata)
+        files[DCP_METADATA] = digest_of(metadata)
         (root / FILE_NAME).write(target_record(self._target, digests, files))
-        return {METADATA: metadata}
+        return {DCP_METADATA: metadata}
 
     def _write_values(self, root: Location) -> tuple[dict[str, str], dict[str, ItemPlace]]:
         """Writes the files of values, if there are any; returns their digests, and the place of each value."""

@@ -43,8 +43,9 @@ from reshard.formats.delta.index_values import (
     version_text,
 )
 from reshard.formats.limits import MAX_RANK
+from reshard.formats.marks import SAFETENSORS_ENDING
 from reshard.formats.safe_json import expect, expect_sizes, json_value, read_bytes
-from reshard.formats.safetensors.files import ENDING, INDEX_NAME
+from reshard.formats.safetensors.files import INDEX_NAME
 from reshard.formats.safetensors.header import (
     FileHeader,
     StoredPiece,
@@ -216,7 +217,7 @@ PAYLOAD_BYTES = 700
 # A number that has the digits does not begin with zeros: receivers look for one name.
 _NAMED = re.compile(r"weight_v([0-9]{6}|[1-9][0-9]{6,14})")
 _SKYRL_NAMED = re.compile(r"delta-([0-9]{8}|[1-9][0-9]{8,14})")
-_WHOLE_NAME = f"model{ENDING}"
+_WHOLE_NAME = f"model{SAFETENSORS_ENDING}"
 _REMEDY = "restore the folder from a copy, or publish a full version"
 
 
@@ -366,7 +367,7 @@ def _described(place: Location) -> _Described:
 
 def _has_payloads(place: Location) -> bool:
     entries = place.entries() if place.is_folder() else []
-    return any(entry.name.endswith(ENDING) and not entry.is_folder for entry in entries)
+    return any(entry.name.endswith(SAFETENSORS_ENDING) and not entry.is_folder for entry in entries)
 
 
 def _versions_text(place: Location) -> str:

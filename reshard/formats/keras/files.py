@@ -13,7 +13,6 @@ from io import SEEK_CUR, SEEK_END, RawIOBase
 from typing import TYPE_CHECKING
 
 from reshard.errors import CorruptError, FormatError, MissingPackageError, ReshardError
-from reshard.formats.format import PlaceNames
 from reshard.formats.limits import MAX_HDF5_BYTES
 from reshard.storage.base import FileStatus
 from reshard.storage.calls import open_for_parts
@@ -152,9 +151,9 @@ ONLY_FILE = f"model{ENDING}"
 _SHARD = re.compile(r"_[0-9]{5}\.weights\.h5\Z")
 
 
-def is_keras(names: PlaceNames) -> bool:
+def is_keras(file: Location) -> bool:
     """True for an HDF5 file, and for a file with a name that Keras gives, so that a damaged one gets an error of its own."""
-    return names.kind == "file" and (names.name.endswith(ENDING) or is_hdf5(names.root))
+    return file.name.endswith(ENDING) or is_hdf5(file)
 
 
 def is_hdf5(file: Location) -> bool:

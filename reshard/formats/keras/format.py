@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor, Unarranged
-from reshard.formats.format import About, Format, Mark, OneFile, PlaceNames, refuse_surrogates
+from reshard.formats.format import About, Format, Mark, OneFile, refuse_surrogates
 from reshard.formats.keras.datasets import OPAQUE, PLAIN
 from reshard.formats.keras.files import ENDING, HDF5_ENDINGS, ONLY_FILE, is_hdf5, is_keras, is_shard
 from reshard.formats.keras.reader import FORMAT, OPENED_TENSOR_BYTES, leaf_count, open_keras
@@ -62,10 +62,6 @@ _MARK = Mark(
 )
 
 
-def _recognise(names: PlaceNames) -> Mark | None:
-    return _MARK if is_keras(names) else None
-
-
 KERAS = Format(
     about=About(
         name=FORMAT,
@@ -76,7 +72,7 @@ KERAS = Format(
         one_file=OneFile(ENDING),
         may_be_file=lambda name: name.endswith(HDF5_ENDINGS) and not is_shard(name),
     ),
-    recognise=_recognise,
+    recognise=lambda names: _MARK if is_keras(names.root) else None,
     open=lambda root, how: open_keras(root, how.record, how.uri),
     write=lambda _, __: KerasForm(),
 )

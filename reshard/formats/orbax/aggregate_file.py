@@ -17,6 +17,7 @@ from reshard.errors import FormatError
 from reshard.formats.contents import PathKey
 from reshard.formats.leaf_paths import Path
 from reshard.formats.limits import MAX_ALL_NAMES_CHARACTERS, MAX_LEAVES, MAX_PATH_KEYS
+from reshard.formats.marks import AGGREGATE
 from reshard.formats.orbax.msgpack_values import (
     CHUNKED,
     TUPLE,
@@ -161,8 +162,6 @@ class MsgpackTree:
 def _shown(path: Path) -> str:
     return repr("/".join(key.key for key in path)) if path else "the tree"
 
-
-AGGREGATE = "checkpoint"
 
 _PLACEHOLDER = re.compile(r"(?:PLACEHOLDER|AGGREGATED)://", re.ASCII)
 

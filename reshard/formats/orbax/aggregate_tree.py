@@ -19,15 +19,15 @@ from msgspec.structs import replace
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import Encoding, Extent, GatheredChunk, RawPiece
 from reshard.formats.leaf_paths import Path
+from reshard.formats.marks import AGGREGATE, TREE_METADATA
 from reshard.formats.orbax.aggregate_file import (
-    AGGREGATE,
     Aggregate,
     Value,
     placeholder_name,
     read_aggregate,
 )
-from reshard.formats.orbax.container import TREE_METADATA
 from reshard.formats.orbax.find_arrays import ArrayFiles
+from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.orbax.msgpack_values import ArrayBytes
 from reshard.formats.orbax.tree_metadata import (
     MetadataLeaf,
@@ -37,14 +37,10 @@ from reshard.formats.orbax.tree_metadata import (
     refuse_odd,
     refuse_unsafe,
 )
-from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.zarr.metadata import ZarrArray
 from reshard.geometry.dtypes import element_of, storage_bytes
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes
-
-EMPTY_TYPES = frozenset({"None", "Dict", "List", "Tuple", "NamedTuple"})
-"""The types of leaves without a value, as in Orbax (``_src/metadata/empty_values.py``)."""
 
 _ARRAY = {"value_type": "np.ndarray", "skip_deserialize": False}
 _NUMBER = {"value_type": "scalar", "skip_deserialize": False}
@@ -72,7 +68,7 @@ class OpenTree(Struct, frozen=True):
 
 
 def read_tree(files: MetadataFiles) -> OpenTree:
-    """The leaves of the item in a folder, each with the place of its value.
+    """The leaves of the item in a folder that has the file, each with the place of its value.
 
     Raises CorruptError for a leaf whose value is nowhere, and as ``read_tree_metadata`` and ``read_aggregate``.
     """
@@ -88,8 +84,8 @@ def read_tree(files: MetadataFiles) -> OpenTree:
         for leaf in tree.leaves
     )
     for leaf in leaves:
-        if leaf.value["skip_deserialize"] and leaf.value["value_type"] not in EMPTY_TYPES:
-            raise _nowhere(leaf, files, aggregate)
+        if leaf.is_kept_elsewhere:
+            raise without_value(leaf, files, aggregate)
     return OpenTree(replace(tree, leaves=leaves), kept, aggregate)
 
 
@@ -154,7 +150,10 @@ def _kept(tree: TreeMetadata, aggregate: Aggregate | None) -> dict[str, Value]:
     return {leaves[keys]: value for keys, value in found.items()}
 
 
-def _nowhere(leaf: MetadataLeaf, files: MetadataFiles, aggregate: Aggregate | None) -> CorruptError:
+def without_value(
+    leaf: MetadataLeaf, files: MetadataFiles, aggregate: Aggregate | None
+) -> CorruptError:
+    """The error for a leaf whose value is neither in an array of its own nor in the file."""
     file = files.folder / AGGREGATE
     missing = "it holds no tree" if file.is_file() else "that file is not there"
     found = "it has no value of it" if aggregate is not None else missing

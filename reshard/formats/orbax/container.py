@@ -48,13 +48,20 @@ from reshard.errors import FormatError, IncompleteCheckpointError, NotACheckpoin
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Container, Item, Leaf, PathKey
 from reshard.formats.format import PlaceNames
+from reshard.formats.marks import (
+    AGGREGATE,
+    CHECKPOINT_METADATA,
+    ORBAX_MARKERS,
+    TREE_METADATA,
+    V1_MARKER,
+)
 from reshard.formats.names import is_step_name
 from reshard.formats.orbax.aggregate_file import is_aggregate
+from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.safe_json import expect, json_value
-from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.slices.kept_metadata import KeptMetadata, json_texts, within_limits
 from reshard.formats.zarr.metadata import ZARR2_FILE
-from reshard.storage.commit_markers import COMMIT_MARKER, is_marked
+from reshard.storage.commit_markers import COMMIT_MARKER
 from reshard.storage.location import Location
 
 MAX_COMPONENT_BYTES = 255
@@ -122,7 +129,7 @@ def check_files(names: Sequence[tuple[str, str]], *, is_array: bool = False) -> 
     An item that is one array (``is_array``) has it in the folder ``checkpoint``, where a tree would have a file.
     """
     folders = dict(names)
-    taken = ITEM_FILES - {USUAL_NAME} if is_array else ITEM_FILES
+    taken = ITEM_FILES - {AGGREGATE} if is_array else ITEM_FILES
     for param, leaf in names:
         if param:  # the array without a name is at the top, whose files and folders the others may not have
             check_path(param, f"tensor {shorten(leaf)}", if_long="rename it or write with ocdbt")
@@ -190,8 +197,10 @@ _CHECKPOINT, _TREE = "checkpoint", "tree"
 
 def metadata_of_orbax(container: Container, recorded: KeptMetadata) -> KeptMetadata:
     """The texts of a checkpoint, those that only its record has among them."""
-    own = json_texts(_own(container))
-    return within_limits(replace(recorded, custom={**recorded.custom, **own}))
+    own = _own(container)
+    if not own:
+        return recorded
+    return within_limits(replace(recorded, custom={**recorded.custom, **json_texts(own)}))
 
 
 def _own(container: Container) -> dict[str, Any]:
@@ -221,14 +230,9 @@ def with_custom_metadata(target: TargetCheckpoint) -> TargetCheckpoint:
     return replace(target, container=container, metadata=replace(target.metadata, custom=left))
 
 
-TREE_METADATA = "_METADATA"
-CHECKPOINT_METADATA = "_CHECKPOINT_METADATA"
-V1_MARKER = "orbax.checkpoint"
 DELETION_RECORD = "_CHECKPOINT_DELETION"
 TEMPORARY = (".orbax-checkpoint-tmp", ".partial_save")
 """Parts of a folder's name until Orbax commits it."""
-
-MARKERS = (TREE_METADATA, CHECKPOINT_METADATA, V1_MARKER)
 
 _TREE_HANDLERS = ("PyTreeCheckpointHandler", "StandardCheckpointHandler", "PyTreeHandler")
 _TIMES = ("init_timestamp_nsecs", "commit_timestamp_nsecs")
@@ -254,10 +258,9 @@ def marks_of(names: PlaceNames) -> Marks | None:
 
     Old versions of Orbax put none at the top of a step, so that the folder may also be something else.
     """
-    # Looked up before the folder is listed: it usually decides, and a checkpoint of 10,000 tensors may have as many folders.
-    if has_tree(names.root):
+    if names.has_tree or any(entry.name in ORBAX_MARKERS for entry in names.entries):
         return "top"
-    if any(entry.name in MARKERS for entry in names.entries):
+    if any(entry.name == AGGREGATE for entry in names.entries) and has_tree(names.root):
         return "top"
     # A step that is being saved has no marks of its own, but temporary folders of items or of parts.
     if is_temporary(names.name) and any(map(is_temporary, names.folders)):
@@ -278,7 +281,7 @@ def is_composite(folder: Location) -> bool:
 def is_finished(folder: Location) -> bool:
     """True if the checkpoint was committed."""
     try:
-        _refuse_unfinished(folder)
+        _refuse_unfinished(folder, lambda name: (folder / name).exists())
     except IncompleteCheckpointError:
         return False
     return True
@@ -294,22 +297,23 @@ def read_container(files: MetadataFiles) -> Container:
         NotACheckpointError: no item in it is a tree.
     """
     root = files.folder
-    _refuse_unfinished(root)
+    _refuse_unfinished(root, files.names.__contains__)
     record = _read_record(files)
     kept = {k: v for k, v in record.items() if k != "item_handlers"}
     kept = {**kept, **{key: _time(kept.get(key)) for key in _TIMES}}
     handlers = record.get("item_handlers")
-    if (root / V1_MARKER).exists():
-        return Container("v1", _items(root, _named(handlers, root)), kept)
-    if has_tree(root):
+    if V1_MARKER in files.names:
+        return Container("v1", _items(files, _named(handlers, root)), kept)
+    if TREE_METADATA in files.names or (AGGREGATE in files.names and has_tree(root)):
         handler = handlers if isinstance(handlers, str) else ""
         return Container("v0", (Item("", "", is_tree=True, handler=handler),), kept)
     if isinstance(handlers, str):
         raise _no_single_tree(root, handlers)
-    return Container("v0", _items(root, _named(handlers, root)), kept)
+    return Container("v0", _items(files, _named(handlers, root)), kept)
 
 
-def _refuse_unfinished(root: Location) -> None:
+def _refuse_unfinished(root: Location, has: Callable[[str], bool]) -> None:
+    """Raises IncompleteCheckpointError for a checkpoint that was not committed; ``has`` tells if a name is in its folder."""
     # An item is a checkpoint by itself as well, so that the name of its folder counts.
     for name in (root.name, root.parent.name):
         if is_temporary(name):
@@ -317,17 +321,17 @@ def _refuse_unfinished(root: Location) -> None:
                 f"{root} is a temporary folder of a save that was never committed, or in one, by the name {name!r}; use a "
                 "checkpoint that was saved completely, or let Orbax finish this one (partial.finalize)"
             )
-    if (root / DELETION_RECORD).exists():
+    if has(DELETION_RECORD):
         raise IncompleteCheckpointError(
             f"{root} contains {DELETION_RECORD}: the deletion of one of its items was not finished; "
             "let Orbax finish that first"
         )
-    if (root / V1_MARKER).exists() and not (root / CHECKPOINT_METADATA).exists():
+    if has(V1_MARKER) and not has(CHECKPOINT_METADATA):
         raise IncompleteCheckpointError(
             f"{root} has the marker {V1_MARKER} but no {CHECKPOINT_METADATA}: it was never committed; "
             "use a checkpoint that was saved completely"
         )
-    if is_marked(root) is False:
+    if not root.traits.renames and not (root / COMMIT_MARKER).is_file():
         raise IncompleteCheckpointError(
             f"{root} has no {COMMIT_MARKER}, which a checkpoint in a bucket gets when it is complete: it is being "
             "saved, or was never committed; use a checkpoint that was saved completely. If it is a copy of a complete one from "
@@ -372,8 +376,9 @@ def _no_single_tree(root: Location, handler: str) -> Exception:
     )
 
 
-def _items(root: Location, handlers: Mapping[str, str]) -> tuple[Item, ...]:
-    present = dict.fromkeys(entry.name for entry in root.entries() if entry.is_folder)
+def _items(files: MetadataFiles, handlers: Mapping[str, str]) -> tuple[Item, ...]:
+    root = files.folder
+    present = dict.fromkeys(entry.name for entry in files.entries if entry.is_folder)
     for name in present:
         if is_temporary(name):
             raise IncompleteCheckpointError(
@@ -430,12 +435,10 @@ def _is_unnamed_item(folder: Location, name: str) -> bool:
 
 HANDLER = "ArrayCheckpointHandler"
 
-USUAL_NAME = "checkpoint"
-
 
 def has_array(folder: Location) -> bool:
     """True if a folder holds an array under the usual name."""
-    array = folder / USUAL_NAME
+    array = folder / AGGREGATE
     # The listing of a bucket's folder tells that it has none of that name, without another request.
     return array.is_folder() and (array / ZARR2_FILE).exists()
 
@@ -443,7 +446,7 @@ def has_array(folder: Location) -> bool:
 def array_name(folder: Location) -> str | None:
     """The name of the array that a folder holds; None for no array, or several."""
     if has_array(folder):
-        return USUAL_NAME
+        return AGGREGATE
     names = folder.folders() if folder.is_folder() else []
     found = [name for name in names if (folder / name / ZARR2_FILE).exists()]
     return found[0] if len(found) == 1 else None

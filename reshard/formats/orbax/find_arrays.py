@@ -17,7 +17,9 @@ from msgspec.structs import replace
 from reshard.errors import CorruptError, FormatError
 from reshard.formats.contents import Encoding, Extent
 from reshard.formats.limits import MAX_ZARR_BYTES
-from reshard.formats.ocdbt.index import OcdbtIndex, find_databases
+from reshard.formats.ocdbt.index import PROCESS_PREFIX, OcdbtIndex, find_databases
+from reshard.formats.ocdbt.manifest import MANIFEST
+from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.orbax.tree_metadata import (
     MetadataLeaf,
     TreeMetadata,
@@ -60,7 +62,7 @@ class ArrayFiles(Struct, frozen=True):
 
 
 def find_arrays(
-    directory: Location,
+    files: MetadataFiles,
     leaves: Sequence[MetadataLeaf],
     tree: TreeMetadata,
     recorded: Mapping[str, str],
@@ -70,12 +72,15 @@ def find_arrays(
     In OCDBT the merged database is enough if it has every array. If it lacks one, or is missing, the processes'
     databases are read too.
     """
-    databases = find_databases(directory)
+    directory, names = files.folder, files.names
+    in_databases = MANIFEST in names or [n for n in names if n.startswith(PROCESS_PREFIX)]
+    databases = find_databases(directory) if in_databases else []
     if not databases:
+        file = str(directory / tree.file)
         for leaf in tree.leaves:  # in a database names are keys, which lead nowhere
-            refuse_unsafe(leaf.param_name, f"{directory / tree.file}, the entry of {leaf.path}")
-        files = PlainFiles(directory, is_listed=not tree.stores_fill)
-        return _look_up(directory, leaves, tree, files, must=True, recorded=recorded)
+            refuse_unsafe(leaf.param_name, f"{file}, the entry of {leaf.path}")
+        plain = PlainFiles(directory, is_listed=not tree.stores_fill)
+        return _look_up(directory, leaves, tree, plain, must=True, recorded=recorded)
     if databases[0] == directory:
         merged = OcdbtIndex(databases[:1])
         found = _look_up(directory, leaves, tree, merged, must=len(databases) == 1)
@@ -170,7 +175,8 @@ def _open_array(
                 f"most {MAX_ZARR_BYTES:,}"
             )
         data = fetched[extent] if extent in fetched else read_extent(extent, where)
-        check_bytes(data, recorded, key, where)
+        if recorded:
+            check_bytes(data, recorded, key, where)
         array = parse(data, file_name, where)
         if array.encoding is BY_TENSORSTORE:
             encoding = tensorstore_encoding(

@@ -15,16 +15,16 @@ from reshard.formats.base import Form, TargetCheckpoint, TargetTensor, Unarrange
 from reshard.formats.chunking import MAX_CHUNKS, SPLIT_ABOVE_BYTES, chunk_shape
 from reshard.formats.contents import Encoding, StoredTensor, Style
 from reshard.formats.format import About, Format, Mark, PlaceNames
+from reshard.formats.marks import ORBAX_MARKERS
 from reshard.formats.orbax.container import (
-    MARKERS,
     TEMPORARY,
     is_finished,
     marks_of,
     read_container,
 )
 from reshard.formats.orbax.item_tensors import OPENED_LEAF_BYTES, leaf_count
+from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.orbax.reader import open_orbax
-from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.target_files import ORBAX_OPTIONS
 from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.geometry.grid import Grid
@@ -121,15 +121,14 @@ _OF_ITEMS = replace(_MARK, runs="perhaps")
 
 
 def _recognise(names: PlaceNames) -> Mark | None:
-    marks = marks_of(names)
-    return {"top": _MARK, "items": _OF_ITEMS, None: None}[marks]
+    return {"top": _MARK, "items": _OF_ITEMS, None: None}[marks_of(names)]
 
 
 ORBAX = Format(
     about=About(
         name="orbax",
         title="Orbax",
-        marks=f"Orbax ({', '.join(MARKERS)})",
+        marks=f"Orbax ({', '.join(ORBAX_MARKERS)})",
         leaf_bytes=OPENED_LEAF_BYTES,
         tensors_only=False,
         holds_keys=True,

@@ -16,10 +16,17 @@ from reshard.errors import CorruptError, FormatError, LayoutError, ReshardError
 from reshard.formats.codecs import read_ahead
 from reshard.formats.contents import Encoding, Item, Leaf, StoredTensor
 from reshard.formats.limits import MAX_CUTS, MAX_JSON_BYTES, MAX_LAYOUT_CUTS
+from reshard.formats.marks import AGGREGATE, TREE_METADATA, V1_MARKER
 from reshard.formats.orbax.aggregate_file import count_values
-from reshard.formats.orbax.aggregate_tree import KeptValues, OpenTree, kept_arrays, read_tree
-from reshard.formats.orbax.container import TREE_METADATA
+from reshard.formats.orbax.aggregate_tree import (
+    KeptValues,
+    OpenTree,
+    kept_arrays,
+    read_tree,
+    without_value,
+)
 from reshard.formats.orbax.find_arrays import ArrayFiles, find_arrays
+from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.orbax.tree_metadata import (
     MetadataLeaf,
     OneDevice,
@@ -28,8 +35,8 @@ from reshard.formats.orbax.tree_metadata import (
     read_ext_metadata,
     read_shardings,
     read_strings,
+    read_tree_metadata,
 )
-from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.zarr.metadata import ZarrArray
 from reshard.geometry.grid import Grid
 from reshard.layout.device_mesh import same_axes
@@ -67,23 +74,26 @@ def open_item(
         recorded: its ``slices.json``, or None.
         check: True if each array's metadata must have its recorded digest.
     """
-    opened = read_tree(files)
+    opened = _read_tree(files)
     tree, kept = opened.tree, opened.values
     strings = read_strings(files, [leaf for leaf in tree.leaves if leaf.param_name not in kept])
-    strings |= opened.strings
-    wanted = {leaf.param_name for leaf in tree.leaves if leaf.is_tensor}
+    with_arrays = [leaf for leaf in tree.leaves if leaf.is_tensor]
+    wanted = {leaf.param_name for leaf in with_arrays}
     ext = read_ext_metadata(files, wanted)
     digests = recorded.files if recorded is not None and check else {}
-    found = _found_arrays(files.folder, opened, digests)
+    stored = [leaf for leaf in with_arrays if leaf.param_name not in kept]
+    found = find_arrays(files, stored, tree, digests)
+    if opened.aggregate is not None:
+        strings |= opened.strings
+        found |= kept_arrays(kept, opened.aggregate)
     shardings = read_shardings(files, wanted)
     entries = recorded.tensors if recorded is not None else {}
     assemble = _TensorAssembly(tree, shardings, ext, entries, files.folder).assemble
     tensors, arrays = {}, {}
-    for leaf in tree.leaves:
-        if leaf.is_tensor:
-            name = _name(prefix, leaf)
-            arrays[name] = found[leaf.param_name]
-            tensors[name] = assemble(name, leaf, arrays[name])
+    for leaf in with_arrays:
+        name = _name(prefix, leaf)
+        arrays[name] = found[leaf.param_name]
+        tensors[name] = assemble(name, leaf, arrays[name])
     placed = _placed(tree.leaves, shardings, entries)
     leaves = tuple(_leaves(tree.leaves, prefix, item.name, ext, strings, placed))
     values = {id(a.values): a.values for a in arrays.values()}
@@ -91,14 +101,15 @@ def open_item(
     return OpenItem(replace(item, meta=tree.kept), leaves, tensors, arrays, size)
 
 
-def _found_arrays(
-    folder: Location, opened: OpenTree, digests: Mapping[str, str]
-) -> dict[str, ArrayFiles]:
-    """The arrays by param name: those with files of their own, and those that the aggregate file keeps."""
-    kept, leaves = opened.values, opened.tree.leaves
-    stored = [leaf for leaf in leaves if leaf.is_tensor and leaf.param_name not in kept]
-    found = find_arrays(folder, stored, opened.tree, digests)
-    return found if opened.aggregate is None else found | kept_arrays(kept, opened.aggregate)
+def _read_tree(files: MetadataFiles) -> OpenTree:
+    """The leaves of the item, with the values that the aggregate file keeps where there is one. Raises as ``read_tree``."""
+    if AGGREGATE in files.names:
+        return read_tree(files)
+    tree = read_tree_metadata(files, TREE_METADATA)
+    for leaf in tree.leaves:
+        if leaf.is_kept_elsewhere:
+            raise without_value(leaf, files, None)
+    return OpenTree(tree, {})
 
 
 def _leaves(
@@ -113,14 +124,15 @@ def _leaves(
     alike: dict[tuple[Any, ...], dict[str, Any]] = {}
     for leaf in leaves:
         where = placed.get(leaf.param_name, {})
-        key = (id(leaf.value), leaf.is_tensor, *where.items())
-        none = {"ext_metadata": None} if leaf.is_tensor else {}
+        is_tensor = leaf.is_tensor
+        key = (id(leaf.value), is_tensor, *where.items())
+        none = {"ext_metadata": None} if is_tensor else {}
         meta = alike.setdefault(key, {"value_metadata": leaf.value, **none, **where})
         if leaf.is_string:
             meta = {**meta, "string": strings[leaf.param_name]}
-        if (own := ext.get(leaf.param_name)) is not None and leaf.is_tensor:
+        if (own := ext.get(leaf.param_name)) is not None and is_tensor:
             meta = {**meta, "ext_metadata": own}
-        yield Leaf(_name(prefix, leaf), leaf.path, item, leaf.is_tensor, meta)
+        yield Leaf(_name(prefix, leaf), leaf.path, item, is_tensor, meta)
 
 
 def _placed(
@@ -145,7 +157,7 @@ def _name(prefix: str, leaf: MetadataLeaf) -> str:
 
 
 def _leaf_bytes(leaves: Sequence[Leaf], tensors: Mapping[str, StoredTensor]) -> int:
-    names = sum(4 * len(leaf.name) for leaf in leaves)
+    names = sum([4 * len(leaf.name) for leaf in leaves])
     return names + LEAF_BYTES * len(leaves) + TENSOR_BYTES * len(tensors)
 
 
@@ -200,7 +212,7 @@ class _TensorAssembly:
     def _grid(self, name: str, zarr: ZarrArray) -> Grid:
         key = (zarr.shape, zarr.chunk_shape)
         if (grid := self._grids.get(key)) is None:
-            self._cuts += sum(-(-n // c) + 1 for n, c in zip(*key, strict=True))
+            self._cuts += sum([-(-n // c) + 1 for n, c in zip(*key, strict=True)])
             if self._cuts > MAX_CUTS:
                 raise FormatError(
                     f"{self._where}: up to {name!r} the tensors are cut in more than {MAX_CUTS:,} "
@@ -261,7 +273,12 @@ def leaf_count(root: Location) -> int:
     Files that cannot be read or are too large are not counted: opening them raises the error.
     """
     try:
-        folders = [root, *(root / entry.name for entry in root.entries() if entry.is_folder)]
+        entries = root.entries()
+        names = frozenset([entry.name for entry in entries])
+        # The folders beside a tree are its arrays, of which there may be 10,000.
+        if TREE_METADATA in names and V1_MARKER not in names:
+            return _count(root / TREE_METADATA)
+        folders = [root, *(root / entry.name for entry in entries if entry.is_folder)]
         return sum(map(_count_tree, folders))
     except ReshardError:
         return 0

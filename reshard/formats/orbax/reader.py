@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from operator import ge
 from types import MappingProxyType
 
@@ -25,16 +26,17 @@ from msgspec.structs import replace
 from reshard.errors import CorruptError, FormatError, ReshardError, StorageError
 from reshard.formats.base import Chunks, Reader, RecordUse
 from reshard.formats.contents import Container, Extent, Item, Stored, StoredTensor
+from reshard.formats.marks import AGGREGATE
 from reshard.formats.names import OF_RECORDS
 from reshard.formats.ocdbt.index import PROCESS_PREFIX, find_databases
 from reshard.formats.ocdbt.manifest import MANIFEST
-from reshard.formats.orbax.aggregate_file import AGGREGATE
 from reshard.formats.orbax.aggregate_tree import KeptValues
 from reshard.formats.orbax.container import metadata_of_orbax, read_container
 from reshard.formats.orbax.find_arrays import ArrayFiles
 from reshard.formats.orbax.item_tensors import OpenItem, open_item
+from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.orbax.tree_metadata import ARRAY_METADATAS
-from reshard.formats.slices.file_digests import REMEDY, MetadataFiles, files_below
+from reshard.formats.slices.file_digests import REMEDY, files_below
 from reshard.formats.slices.parse import read_slices
 from reshard.formats.slices.record_files import RecordedFolder, TensorTree
 from reshard.formats.slices.slice_file import NOTHING, SliceFile
@@ -129,9 +131,9 @@ def open_orbax(folder: Location, record: RecordUse = "checked", uri: str = "") -
     if not folder.is_folder():
         raise StorageError(f"{uri} should be the directory of a checkpoint, but is not a directory")
     top = MetadataFiles(folder, _METADATA_FOLDERS)
-    container, records = read_container(top), _Records(folder)
+    container, records = read_container(top), _Records()
     trees = [item for item in container.items if item.is_tree]
-    is_of_container = all(item.directory for item in trees)
+    is_of_container = "" not in [item.directory for item in trees]
     recorded = _container_record(top, records, record) if is_of_container else None
     container = replace(container, item_names=recorded is not None and recorded.item_names)
     naming = bool(container.naming_items)
@@ -168,7 +170,7 @@ def _reader(
         format="orbax",
         container=container,
         tensors=chunks.tensors,
-        leaves=tuple(leaf for one in opened.values() for leaf in one.leaves),
+        leaves=tuple(chain.from_iterable([one.leaves for one in opened.values()])),
         chunks=chunks,
         metadata_bytes=folder.kept_bytes + chunks.metadata_bytes,
         conversion=origins.pop() if len(origins) == 1 else "",
@@ -188,7 +190,7 @@ def _container_record(
     if record != "ignored":
         return _recorded(files, records, "", record)
     try:
-        return records.read("")
+        return records.read(files, "")
     except ReshardError:  # it will be replaced
         return None
 
@@ -200,7 +202,7 @@ def _recorded(
     if record == "ignored":
         return None
     try:
-        found = records.read(folder)
+        found = records.read(files, folder)
     except FormatError:  # damage, which is reported elsewhere; the tensors may still be readable
         if record == "checked":
             raise
@@ -214,13 +216,12 @@ def _recorded(
 class _Records:
     """The slices.json of a checkpoint's folders; keeps the origin that each records."""
 
-    def __init__(self, root: Location) -> None:
-        self._root = root
+    def __init__(self) -> None:
         self._origins: dict[str, SliceFile] = {}
 
-    def read(self, folder: str) -> SliceFile | None:
-        """The record of a folder below the checkpoint; None if there is none."""
-        found = read_slices(self._root / folder)
+    def read(self, files: MetadataFiles, folder: str) -> SliceFile | None:
+        """The record beside these files, those of a folder below the checkpoint; None if there is none."""
+        found = read_slices(files.folder) if files.is_recorded else None
         if found is not None:
             self._origins[folder] = replace(found, tensors={}, files={}, data_files=None)
         return found

@@ -35,8 +35,8 @@ from reshard.errors import CorruptError, FormatError, LayoutError, shorten
 from reshard.formats.contents import PathKey
 from reshard.formats.limits import MAX_LEAVES, MAX_NAME_CHARACTERS, MAX_PATH_KEYS
 from reshard.formats.orbax.container import array_name
-from reshard.formats.safe_json import JsonCursor, expect, expect_sizes, json_value
-from reshard.formats.slices.file_digests import MetadataFiles
+from reshard.formats.orbax.metadata_files import MetadataFiles
+from reshard.formats.safe_json import JsonCursor, expect, expect_sizes, expect_texts, json_value
 from reshard.layout.axes import Axis
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
@@ -137,9 +137,8 @@ def parse_sharding(text: str, name: str, where: str) -> Sharding | None:
 
 def _mesh(fields: Mapping[str, Any], place: str) -> DeviceMesh:
     shape = expect_sizes(fields.get("shape"), "the mesh's shape", place, smallest=1)
-    names = expect(fields.get("axis_names"), list, "axis_names", place)
-    axis_names = tuple(expect(n, str, "an axis name", place) for n in names)
-    if len(axis_names) != len(shape) or len(set(axis_names)) != len(axis_names):
+    names = expect_texts(fields.get("axis_names"), "axis_names", "an axis name", place)
+    if len(names) != len(shape) or len(set(names)) != len(names):
         raise CorruptError(
             f"{place}: the mesh's shape {list(shape)} needs {len(shape)} different axis names, but "
             f"they are {shorten(names)}"
@@ -151,21 +150,24 @@ def _mesh(fields: Mapping[str, Any], place: str) -> DeviceMesh:
     types, devices = fields.get("axis_types"), fields.get("device_mesh")
     kinds = None
     if types is not None:
-        kinds = tuple(
-            expect(t, str, "an axis type", place).removeprefix("AxisType.")
-            for t in expect(types, list, "axis_types", place)
-        )
-    ids = None if devices is None else tuple(_device_ids(devices, shape, place))
-    return DeviceMesh(shape, axis_names, axis_types=kinds, device_ids=ids)
+        texts = expect_texts(types, "axis_types", "an axis type", place)
+        kinds = [text.removeprefix("AxisType.") for text in texts]
+    ids = None if devices is None else _device_ids(devices, shape, place)
+    return DeviceMesh(shape, names, axis_types=kinds, device_ids=ids)
 
 
-def _device_ids(devices: Any, shape: tuple[int, ...], place: str) -> Iterator[int]:
+def _device_ids(devices: Any, shape: tuple[int, ...], place: str) -> list[int]:
     """The ids, row-major. Orbax on TPUs once recorded coordinates too, which are ignored."""
     nested = [expect(devices, dict, "device_mesh", place).get("mesh")]
     for size in shape:
         nested = [part for parts in nested for part in _parts(parts, size, place)]
+    ids: list[int] = []
     for device in nested:
-        yield expect(expect(device, dict, "a device", place).get("id"), int, "a device's id", place)
+        number: Any = device.get("id") if type(device) is dict else None
+        if type(number) is not int:  # calling expect for each of a million devices takes seconds
+            expect(expect(device, dict, "a device", place).get("id"), int, "a device's id", place)
+        ids.append(number)
+    return ids
 
 
 def _parts(parts: Any, size: int, place: str) -> list[Any]:
@@ -201,6 +203,9 @@ ARRAY_METADATAS = "array_metadatas"
 _SEQUENCE, _DICT = 1, 2
 _STRING_TYPE = "string"
 
+EMPTY_TYPES = frozenset({"None", "Dict", "List", "Tuple", "NamedTuple"})
+"""The types of leaves without a value, as in Orbax (``_src/metadata/empty_values.py``)."""
+
 _ARRAY = {"value_type": "np.ndarray", "skip_deserialize": False}
 """Of an array for which nothing is recorded: stock Orbax gives a numpy array."""
 
@@ -231,8 +236,13 @@ class MetadataLeaf(Struct, frozen=True):
 
     @property
     def is_tensor(self) -> bool:
-        """True for an array and a number; ``aggregate_tree`` makes sure that skipped leaves have no value."""
-        return not self.value["skip_deserialize"] and not self.is_string
+        """True for an array and a number. Skipped leaves have no value, or are refused (``aggregate_tree``)."""
+        return not self.value["skip_deserialize"] and self.value["value_type"] != _STRING_TYPE
+
+    @property
+    def is_kept_elsewhere(self) -> bool:
+        """True if it has a value, but no array of its own."""
+        return self.value["skip_deserialize"] and self.value["value_type"] not in EMPTY_TYPES
 
 
 class TreeMetadata(Struct, frozen=True):
@@ -339,10 +349,11 @@ def _path(entries: Any, known: dict[tuple[str, int], PathKey], where: str) -> tu
 def _path_key(entry: Any, known: dict[tuple[str, int], PathKey], where: str) -> PathKey:
     fields = expect(entry, dict, "a part of key_metadata", where)
     key, key_type = fields.get("key"), fields.get("key_type")
-    if type(key) is str and type(key_type) is int and (key, key_type) in known:
-        return known[key, key_type]
-    key = expect(key, str, "key", where)
-    key_type = expect(key_type, int, "key_type", where)
+    if type(key) is not str or type(key_type) is not int:
+        key = expect(key, str, "key", where)
+        key_type = expect(key_type, int, "key_type", where)
+    if (found := known.get((key, key_type))) is not None:
+        return found
     if key_type not in (_SEQUENCE, _DICT):
         raise FormatError(
             f"{where}: the key_type of {key!r} is {key_type}; known are {_SEQUENCE} (sequence) and "
@@ -486,7 +497,7 @@ def _array_metadata(entry: Any, where: str) -> tuple[str, Mapping[str, Any] | No
 
 def _process_files(files: MetadataFiles) -> list[str]:
     folder = files.folder / ARRAY_METADATAS
-    if not folder.is_folder():
+    if ARRAY_METADATAS not in files.names or not folder.is_folder():
         return []
     names = [e.name for e in folder.entries() if e.name.startswith("process_")]
     return [f"{ARRAY_METADATAS}/{name}" for name in sorted(names, key=lambda n: (len(n), n))]

@@ -28,8 +28,8 @@ from msgspec.structs import replace
 from reshard.errors import FormatError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.contents import ARRAY_TYPES, Container, Item, Style
+from reshard.formats.marks import CHECKPOINT_METADATA, V1_MARKER
 from reshard.formats.ocdbt.index import find_databases
-from reshard.formats.orbax.container import CHECKPOINT_METADATA, V1_MARKER
 from reshard.formats.orbax.reader import is_data_file
 from reshard.formats.orbax.write_items import (
     V1_HANDLERS,

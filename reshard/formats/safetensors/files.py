@@ -48,13 +48,13 @@ from msgspec import Struct
 
 from reshard.arguments import Unlisted
 from reshard.errors import MissingError, NotACheckpointError, PlanError, ReshardError
+from reshard.formats.marks import SAFETENSORS_ENDING, is_index
 from reshard.formats.safetensors.header import has_whole_size
 from reshard.formats.safetensors.model_index import ModelIndex, read_model_index
 from reshard.formats.target_files import FilesOf
 from reshard.storage.location import Location
 
-ENDING = ".safetensors"
-INDEX_NAME = f"model{ENDING}.index.json"
+INDEX_NAME = f"model{SAFETENSORS_ENDING}.index.json"
 
 
 def is_shard(file: str) -> bool:
@@ -67,18 +67,7 @@ def is_skyrl_payload(file: str) -> bool:
     return _SKYRL_PAYLOAD.fullmatch(file) is not None
 
 
-def is_index(name: str) -> bool:
-    """True if a file of that name is an index."""
-    return _ANY_INDEX.fullmatch(name) is not None
-
-
-def is_weights(name: str) -> bool:
-    """True if a file of that name holds tensors, or is an index of such files."""
-    return name.endswith(ENDING) or is_index(name)
-
-
 _SKYRL_PAYLOAD = re.compile(r"delta-rank[0-9]+-file[0-9]+\.safetensors")
-_ANY_INDEX = re.compile(r".*\.safetensors\.index(\.[^.]+)?\.json", re.DOTALL)
 _INDEX = re.compile(r"(.+)\.safetensors\.index(\.[^.]+)?\.json", re.DOTALL)
 _SHARD = re.compile(r"(.+?)-[0-9]{1,9}-of-[0-9]{1,9}(\.[^.]+)?\.safetensors", re.DOTALL)
 _SHARD_PATTERN = re.compile(r"(.+?)-\{number[^}]*\}-of-\{count[^}]*\}\.safetensors")
@@ -104,11 +93,11 @@ class ModelName(Struct, frozen=True):
     @property
     def only_file(self) -> str:
         """The name of one file with all tensors."""
-        return f"{self.stem}{ENDING}"
+        return f"{self.stem}{SAFETENSORS_ENDING}"
 
     def shard(self, number: int, count: int) -> str:
         """The name of a shard; ``number`` counts from 1."""
-        return f"{self.stem}-{number:05d}-of-{count:05d}{ENDING}"
+        return f"{self.stem}-{number:05d}-of-{count:05d}{SAFETENSORS_ENDING}"
 
 
 def name_of_index(index: str) -> ModelName:
@@ -133,10 +122,10 @@ def index_of_pattern(pattern: str) -> str | None:
 
 
 def _stem(file: str) -> str:
-    if not (file.endswith(ENDING) and _is_plain(file)):
+    if not (file.endswith(SAFETENSORS_ENDING) and _is_plain(file)):
         return ""
     shard = _SHARD.fullmatch(file)
-    return f"{shard[1]}{shard[2] or ''}" if shard else file.removesuffix(ENDING)
+    return f"{shard[1]}{shard[2] or ''}" if shard else file.removesuffix(SAFETENSORS_ENDING)
 
 
 def _is_plain(name: str) -> bool:
@@ -147,16 +136,16 @@ def _is_plain(name: str) -> bool:
 def _index_of(stem: str) -> str:
     base, _, variant = stem.rpartition(".")
     if base in _WITH_VARIANTS:
-        return f"{base}{ENDING}.index.{variant}.json"
-    return f"{stem}{ENDING}.index.json"
+        return f"{base}{SAFETENSORS_ENDING}.index.{variant}.json"
+    return f"{stem}{SAFETENSORS_ENDING}.index.json"
 
 
-ONLY_FILE = f"model{ENDING}"
+ONLY_FILE = f"model{SAFETENSORS_ENDING}"
 
 _USUAL: dict[str, str] = {
     "one": ONLY_FILE,
-    "ranks": f"model-rank-{{rank:05d}}-of-{{count:05d}}{ENDING}",
-    "dcp": f"shard-{{number:05d}}-model-00001-of-00001{ENDING}",
+    "ranks": f"model-rank-{{rank:05d}}-of-{{count:05d}}{SAFETENSORS_ENDING}",
+    "dcp": f"shard-{{number:05d}}-model-00001-of-00001{SAFETENSORS_ENDING}",
 }
 
 _FIELD = re.compile(r"\{(number|rank|count)(?::0?([1-9])d)?\}")
@@ -177,9 +166,9 @@ def parse_pattern(pattern: Any) -> str | None:
             f"to 9 or none, {_EXAMPLE}"
         )
     is_name = pattern.isprintable() and not any(c in pattern for c in "/\\")
-    if not pattern.endswith(ENDING) or not is_name or len(pattern) > 200:
+    if not pattern.endswith(SAFETENSORS_ENDING) or not is_name or len(pattern) > 200:
         raise PlanError(
-            f"file_names is {pattern[:220]!r}; expected the name of a file that ends in {ENDING}, {_EXAMPLE}"
+            f"file_names is {pattern[:220]!r}; expected the name of a file that ends in {SAFETENSORS_ENDING}, {_EXAMPLE}"
         )
     return pattern
 
@@ -245,7 +234,7 @@ def files_of(root: Location, unlisted: Unlisted = "leave") -> Files:
         )
     if indexes:
         return _indexed(root, root / indexes[0], names)
-    weights = [name for name in names if name.endswith(ENDING)]
+    weights = [name for name in names if name.endswith(SAFETENSORS_ENDING)]
     if unlisted == "leave":
         refuse_several(root, weights)
     refuse_missing_files(root, weights)
@@ -273,7 +262,7 @@ def is_whole(folder: Location) -> bool:
         indexes = list(filter(is_index, names))
         for name in indexes:
             read_model_index(folder / name, frozenset(names))
-        weights = [name for name in names if name.endswith(ENDING)]
+        weights = [name for name in names if name.endswith(SAFETENSORS_ENDING)]
         if indexes or not weights or any(map(is_skyrl_payload, weights)):
             return bool(indexes)
         at_once = not folder.traits.renames
@@ -299,7 +288,7 @@ def _indexed(folder: Location, file: Location, names: list[str]) -> Files:
                 of_others.update(read_model_index(folder / name, there).files)
     listed = index.files
     known = of_others.union(listed)
-    unlisted = [name for name in names if name.endswith(ENDING) and name not in known]
+    unlisted = [name for name in names if name.endswith(SAFETENSORS_ENDING) and name not in known]
     return Files(
         tuple(folder / name for name in listed),
         folder,

@@ -17,16 +17,14 @@ from reshard.errors import PlanError, ReshardError
 from reshard.formats.base import Form, Reader, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.format import About, Format, Mark, OneFile, PlaceNames
 from reshard.formats.loose_pieces import in_shared_files
+from reshard.formats.marks import SAFETENSORS_ENDING, is_index, is_weights
 from reshard.formats.names import OF_RECORDS
 from reshard.formats.safe_json import read_json
 from reshard.formats.safetensors.files import (
-    ENDING,
     ONLY_FILE,
     ModelName,
     folder_of,
-    is_index,
     is_shard,
-    is_weights,
     is_whole,
 )
 from reshard.formats.safetensors.header import is_safetensors, safetensors_name
@@ -294,11 +292,11 @@ def _recognise(names: PlaceNames) -> Mark | None:
     not one about unknown formats.
     """
     if names.kind != "file":
-        return _FOLDER if any(is_weights(entry.name) for entry in names.entries) else None
+        return _FOLDER
     if not is_index(names.name):
         return _FILE if is_weights(names.name) or is_safetensors(names.root) else None
     folder = names.root.parent
-    beside = (folder / name for name in names.beside if name.endswith(ENDING))
+    beside = (folder / name for name in names.beside if name.endswith(SAFETENSORS_ENDING))
     return replace(_FILE, files=(names.root, *beside), is_finished=lambda _: is_whole(folder))
 
 
@@ -311,7 +309,7 @@ SAFETENSORS = Format(
         options=SAFETENSORS_OPTIONS,
         tensors_only=True,
         is_flat=True,
-        one_file=OneFile(ENDING, "files", "one"),
+        one_file=OneFile(SAFETENSORS_ENDING, "files", "one"),
         may_be_file=lambda name: is_weights(name) and not is_shard(name),
         is_index=is_index,
     ),

@@ -17,9 +17,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from reshard.errors import FormatError, PlanError, ReshardError
+from reshard.formats.marks import is_weights
 from reshard.formats.names import OF_RECORDS
 from reshard.formats.safe_json import read_json
-from reshard.formats.safetensors.files import is_weights
 from reshard.formats.target_files import FilesOf
 from reshard.geometry.sizes import exact_bytes
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK

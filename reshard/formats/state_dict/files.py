@@ -12,7 +12,6 @@ files of ``torch.save`` beside it, such as ``optimizer.pt`` or ``training_args.b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -21,15 +20,10 @@ from msgspec import Struct
 from reshard.errors import FormatError, MissingError, NotACheckpointError, ReshardError
 from reshard.formats.foreign import START_BYTES, refuse_stand_in
 from reshard.formats.format import PlaceNames
+from reshard.formats.marks import STATE_ENDINGS, STATE_SHARD, is_bin_index, is_bin_model
 from reshard.formats.safetensors.model_index import ModelIndex, read_model_index
 from reshard.storage.calls import read_part
 from reshard.storage.location import Location
-
-ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pt.tar", ".pth.tar")
-"""Other files are not looked into."""
-
-MODELS = ("pytorch_model.bin", "diffusion_pytorch_model.bin", "adapter_model.bin")
-"""The file of a model in a folder, as transformers, diffusers and PEFT name it."""
 
 ARCHIVE = b"PK\3\4"
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -43,9 +37,6 @@ _END_BYTES = 22
 _HEADER = b'{"'
 """The beginning of the header of a safetensors file, behind the 8 bytes of its length."""
 
-_INDEX = re.compile(r".+\.bin\.index(\.[^.]+)?\.json", re.DOTALL)
-_SHARD = re.compile(r"(.+)-[0-9]{1,9}-of-[0-9]{1,9}(\.[^.]+)?\.bin", re.DOTALL)
-
 
 class StateFiles(Struct, frozen=True):
     """The files of the tensors; ``index`` is None for one file."""
@@ -54,22 +45,14 @@ class StateFiles(Struct, frozen=True):
     index: ModelIndex | None = None
 
 
-def is_state(names: PlaceNames) -> bool:
-    """True for such a file, an index, and the folder of a model.
-
-    A file has one of the endings, and begins as an archive or as a file that is refused by name.
-    """
-    if names.kind != "file":
-        return any(
-            name in MODELS or is_bin_index(name) or _SHARD.fullmatch(name) for name in names.files
-        )
-    name = names.name
-    return is_bin_index(name) or (name.endswith(ENDINGS) and _is_known(start_of(names.root)))
-
-
-def is_bin_index(name: str) -> bool:
-    """True if a file of that name is an index of such files."""
-    return _INDEX.fullmatch(name) is not None
+def is_state(file: Location) -> bool:
+    """True for a file that begins as an archive, or as one that is refused by name."""
+    start = start_of(file)
+    try:
+        refuse_stand_in(start, "")
+    except FormatError:
+        return True
+    return start.startswith((ARCHIVE, LEGACY))
 
 
 def start_of(file: Location) -> bytes:
@@ -94,9 +77,9 @@ def state_files(root: Location) -> StateFiles:
     if not root.is_folder():
         return _indexed(root.parent, root) if is_bin_index(root.name) else StateFiles((root,))
     names = _names(root)
-    found = [name for name in names if name in MODELS or is_bin_index(name)]
+    found = [name for name in names if is_bin_model(name)]
     if not found:
-        stem = next(match[1] for name in names if (match := _SHARD.fullmatch(name)))
+        stem = next(match[1] for name in names if (match := STATE_SHARD.fullmatch(name)))
         raise MissingError(
             f"{root} has files {stem}-…-of-….bin, but no index that says what is in them; expected {stem}.bin.index.json: copy it there"
         )
@@ -127,7 +110,7 @@ def is_whole(root: Location) -> bool:
 def held_text(folder: Location) -> str:
     """A hint for a folder that is not a checkpoint but holds a file of ``torch.save``; "" for any other folder."""
     for name in _names(folder):
-        if name.endswith(ENDINGS) and is_state(PlaceNames(folder / name)):
+        if name.endswith(STATE_ENDINGS) and is_state(folder / name):
             return f"it holds a file of torch.save, so name that: {folder / name}"
     return ""
 
@@ -138,14 +121,6 @@ def _has_end(file: Location) -> bool:
         return False
     with closing(file.open()) as opened:
         return opened.read(found.nbytes - _END_BYTES, len(_END)) == _END
-
-
-def _is_known(start: bytes) -> bool:
-    try:
-        refuse_stand_in(start, "")
-    except FormatError:
-        return True
-    return start.startswith((ARCHIVE, LEGACY))
 
 
 def _indexed(folder: Location, file: Location) -> StateFiles:

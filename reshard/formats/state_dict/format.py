@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from reshard.formats.format import About, Format, Mark, PlaceNames
-from reshard.formats.state_dict.files import (
-    ENDINGS,
-    files_beside,
-    is_bin_index,
-    is_state,
-    is_whole,
-)
+from reshard.formats.marks import STATE_ENDINGS, is_bin_index
+from reshard.formats.state_dict.files import files_beside, is_state, is_whole
 from reshard.formats.state_dict.reader import (
     FORMAT,
     OPENED_LEAF_BYTES,
@@ -19,7 +14,7 @@ from reshard.formats.state_dict.reader import (
 
 
 def _recognise(names: PlaceNames) -> Mark | None:
-    if not is_state(names):
+    if names.kind == "file" and not (is_bin_index(names.name) or is_state(names.root)):
         return None
     return Mark(
         leaves=leaf_count,
@@ -34,11 +29,11 @@ STATE_DICT = Format(
     about=About(
         name=FORMAT,
         title="torch state dicts",
-        marks=f"torch state dicts ({', '.join(f'*{ending}' for ending in ENDINGS[:4])})",
+        marks=f"torch state dicts ({', '.join(f'*{ending}' for ending in STATE_ENDINGS[:4])})",
         leaf_bytes=OPENED_LEAF_BYTES,
         tensors_only=False,
         mixes_values=True,
-        may_be_file=lambda name: name.endswith(ENDINGS),
+        may_be_file=lambda name: name.endswith(STATE_ENDINGS),
         is_index=is_bin_index,
         is_flat=True,
     ),

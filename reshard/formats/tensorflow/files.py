@@ -9,13 +9,12 @@ from msgspec import Struct
 
 from reshard.errors import CorruptError, MissingError
 from reshard.formats.format import PlaceNames
+from reshard.formats.marks import TENSORFLOW_INDEX, is_bundle
 from reshard.formats.tensorflow.table import MAGIC
 from reshard.storage.base import FileStatus
 from reshard.storage.location import Location
 
 FORMAT = "tensorflow"
-INDEX = ".index"
-
 RECORD = ".slices.json"
 """The record of this project beside an index; see ``formats/slices``."""
 
@@ -24,7 +23,7 @@ _DATA = re.compile(r"\.data-[0-9]{5}-of-[0-9]{5}\Z")
 
 def index_of(root: Location) -> Location:
     """The index of a checkpoint that a prefix names."""
-    return root.parent / f"{root.name}{INDEX}"
+    return root.parent / f"{root.name}{TENSORFLOW_INDEX}"
 
 
 def data_ending(number: int, count: int) -> str:
@@ -35,7 +34,7 @@ def data_ending(number: int, count: int) -> str:
 def prefixes_in(folder: Location) -> list[str]:
     """The names of the checkpoints whose files are in a folder, in order."""
     names = {entry.name for entry in folder.entries() if not entry.is_folder}
-    found = {prefix_of(name) for name in names if name.endswith(INDEX)} - {""}
+    found = {prefix_of(name) for name in names if name.endswith(TENSORFLOW_INDEX)} - {""}
     return sorted(one for one in found if any(name.startswith(f"{one}.data-") for name in names))
 
 
@@ -45,8 +44,8 @@ def prefix_of(name: str) -> str:
     >>> prefix_of("ckpt-7.data-00000-of-00002"), prefix_of("ckpt-7.index"), prefix_of("README")
     ('ckpt-7', 'ckpt-7', '')
     """
-    if name.endswith(INDEX):
-        return name.removesuffix(INDEX)
+    if name.endswith(TENSORFLOW_INDEX):
+        return name.removesuffix(TENSORFLOW_INDEX)
     found = _DATA.search(name)
     return "" if found is None else name[: found.start()]
 
@@ -56,10 +55,10 @@ def bundle_files(names: PlaceNames) -> tuple[Location, ...] | None:
 
     An index is one of TensorFlow if data files are beside it, or if it ends as one: other programs have files of that name.
     """
-    index, prefix = index_of(names.root), names.name
-    found = index.status() if prefix else None
-    if found is None or found.kind != "file" or names.kind is not None:
+    found = names.index if is_bundle(names) else None
+    if found is None:
         return None
+    index, prefix = index_of(names.root), names.name
     begun = (name for name in names.beside if name.startswith(prefix))
     data = sorted(name for name in begun if _DATA.fullmatch(name[len(prefix) :]))
     if not data and not _ends_as_table(index, found):
@@ -88,7 +87,8 @@ def prefix_text(root: Location) -> str:
         name = _without_index(root.parent, root.name) if root.parent.is_folder() else ""
     if not name:
         return ""
-    return f"{name!r} is there without {prefix_of(name) + INDEX!r}, which TensorFlow writes last; the save did not finish, or the file was not copied"
+    index = prefix_of(name) + TENSORFLOW_INDEX
+    return f"{name!r} is there without {index!r}, which TensorFlow writes last; the save did not finish, or the file was not copied"
 
 
 def _without_index(folder: Location, wanted: str | None = None) -> str:
@@ -96,7 +96,7 @@ def _without_index(folder: Location, wanted: str | None = None) -> str:
     names = {entry.name for entry in folder.entries()}
     for name in sorted(names):
         prefix = prefix_of(name)
-        if prefix and f"{prefix}{INDEX}" not in names and wanted in (None, prefix):
+        if prefix and f"{prefix}{TENSORFLOW_INDEX}" not in names and wanted in (None, prefix):
             return name
     return ""
 
@@ -106,7 +106,7 @@ def _without_data(folder: Location) -> str:
     names = [entry.name for entry in folder.entries() if not entry.is_folder]
     for name in sorted(names):
         prefix = prefix_of(name)
-        if name == f"{prefix}{INDEX}" and not any(
+        if name == f"{prefix}{TENSORFLOW_INDEX}" and not any(
             one.startswith(f"{prefix}.data-") for one in names
         ):
             found = (folder / name).status()

@@ -21,8 +21,9 @@ from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Carried, Leaf
 from reshard.formats.file_map import ChunkChecksum, FileMap, Insert, Place, SharedFile, StoredRanges
 from reshard.formats.loose_pieces import SlicePlaces
+from reshard.formats.marks import TENSORFLOW_INDEX
 from reshard.formats.slices.slice_file import target_record
-from reshard.formats.tensorflow.files import INDEX, RECORD, data_ending
+from reshard.formats.tensorflow.files import RECORD, data_ending
 from reshard.formats.tensorflow.format import TensorflowForm
 from reshard.formats.tensorflow.index import (
     MOST_DATA_FILES,
@@ -147,7 +148,7 @@ class _Planned:
 
     def names(self) -> list[str]:
         """The names of all files but the record."""
-        return [f"{STAGED_PREFIX}{INDEX}", *self.sizes]
+        return [f"{STAGED_PREFIX}{TENSORFLOW_INDEX}", *self.sizes]
 
     def _texts_by_key(self, form: TensorflowForm) -> dict[str, bytes]:
         texts = {
@@ -193,7 +194,7 @@ class _Planned:
             entries[self._keys[leaf.name].encode()] = entry_bytes(entry)
         for name in self._target.tensors:
             entries |= self._entries(name, ranges, numbers)
-        return {f"{STAGED_PREFIX}{INDEX}": table_bytes(sorted(entries.items()))}
+        return {f"{STAGED_PREFIX}{TENSORFLOW_INDEX}": table_bytes(sorted(entries.items()))}
 
     def _ranges(self, checksums: Iterable[ChunkChecksum]) -> Mapping[str, StoredRanges]:
         found: dict[str, StoredRanges] = defaultdict(lambda: StoredRanges(CRC32C))

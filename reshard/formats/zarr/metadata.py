@@ -156,8 +156,8 @@ def _is_little(configuration: Mapping[str, Any]) -> bool:
 
 def _compressed(name: Any, configuration: Mapping[str, Any], where: str) -> Encoding:
     level = configuration.get("level", configuration.get("clevel"))
-    if level is not None:
-        level = expect(level, int, f"the level of {shorten(name)}", where)
+    if level is not None and type(level) is not int:
+        expect(level, int, f"the level of {shorten(name)}", where)
     if name == "zstd":
         return Encoding("zstd", level)
     if name == "gzip":

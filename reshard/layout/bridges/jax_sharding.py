@@ -10,7 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError
-from reshard.layout.device_mesh import DeviceMesh, DevicesLike
+from reshard.layout.axes import show_axes
+from reshard.layout.device_mesh import DeviceMesh, DevicesLike, on_all_devices
 from reshard.layout.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
@@ -85,6 +86,27 @@ def layout_to_sharding(layout: TensorLayout, devices: DevicesLike | None = None)
     if layout.device_mesh is None:
         raise LayoutError("a layout without a mesh has no sharding; give it a mesh")
     return NamedSharding(mesh_to_jax(layout.device_mesh, devices), layout_to_spec(layout))
+
+
+def placed_sharding(layout: TensorLayout) -> NamedSharding:
+    """A ``NamedSharding`` over ``placed_mesh``. Raises as that."""
+    from jax.sharding import NamedSharding
+
+    return NamedSharding(mesh_to_jax(placed_mesh(layout)), layout_to_spec(layout))
+
+
+def placed_mesh(layout: TensorLayout) -> DeviceMesh:
+    """The mesh of a layout with devices: its own, else all of ``jax.devices()`` in their order.
+
+    Raises LayoutError without a mesh, and if the mesh needs another number of devices.
+    """
+    mesh = layout.device_mesh
+    if mesh is None:
+        raise LayoutError(
+            f"the layout {show_axes(layout.axes)} has no mesh, and so no devices; give it one with "
+            f"layout.with_mesh(mesh)"
+        )
+    return mesh if mesh.devices is not None else on_all_devices(mesh)
 
 
 def _layout(spec: PartitionSpec, mesh: DeviceMesh | None) -> TensorLayout:

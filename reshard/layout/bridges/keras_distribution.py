@@ -25,8 +25,8 @@ def mesh_to_keras(mesh: DeviceMesh) -> Any:
             f"{mesh} has axes of the types {list(mesh.axis_types or ())}, but those of Keras are Auto; "
             f"make it without axis_types"
         )
-    placed = mesh.devices if mesh.devices is not None else on_all_devices(mesh.shape, str(mesh))
-    return _distribution().DeviceMesh(mesh.shape, list(mesh.axis_names), placed)
+    placed = mesh if mesh.devices is not None else on_all_devices(mesh)
+    return _distribution().DeviceMesh(mesh.shape, list(mesh.axis_names), placed.devices)
 
 
 def mesh_from_keras(mesh: Any) -> DeviceMesh:

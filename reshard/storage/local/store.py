@@ -11,12 +11,11 @@ import re
 import secrets
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from operator import attrgetter
 from pathlib import Path
 
 from reshard.errors import FormatError, TargetExistsError
-from reshard.storage.base import ON_DISK, Entry, FileKind, FileStatus, OpenFile, Pieces, WriteMode
+from reshard.storage.base import ON_DISK, Entry, FileStatus, OpenFile, Pieces, WriteMode
 from reshard.storage.host import free_bytes
 from reshard.storage.local.files import (
     close_after_reading,
@@ -50,8 +49,9 @@ class LocalStore:
             return None
         except OSError as error:
             raise storage_error("look at", path, error, what) from error
-        kind = _kind(found.st_mode)
-        return FileStatus(kind, found.st_size if kind == "file" else 0)
+        if stat.S_ISREG(found.st_mode):
+            return FileStatus("file", found.st_size)
+        return FileStatus("folder" if stat.S_ISDIR(found.st_mode) else "other")
 
     def entries(self, folder: str) -> Sequence[Entry]:
         with storage_errors("list", folder), os.scandir(folder or ".") as found:
@@ -77,12 +77,16 @@ class LocalStore:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise storage_error("read", path, error, what) from error
-        file = LocalFile(fd, path, what)
-        with ExitStack() as on_error:
-            on_error.callback(file.close)
-            file.check_plain()
-            on_error.pop_all()
-        return file
+        try:
+            mode = os.fstat(fd).st_mode
+        except OSError as error:
+            os.close(fd)
+            raise storage_error("look at", path, error, what) from error
+        if not stat.S_ISREG(mode):
+            os.close(fd)
+            begin = f"{what}: " if what else ""
+            raise FormatError(f"{begin}{path} should be a plain file, but is not")
+        return LocalFile(fd, path, what)
 
     def view(self, folder: str) -> LocalStore:
         return LocalStore(Inside(folder.rstrip("/") or folder, blobs_of_snapshot(folder)))
@@ -115,16 +119,6 @@ class LocalFile:
         self._fd = fd
         self._path = path
         self._what = what
-
-    def check_plain(self) -> None:
-        """Raises FormatError for a folder, a pipe, or anything else that is not a plain file."""
-        try:
-            mode = os.fstat(self._fd).st_mode
-        except OSError as error:
-            raise storage_error("look at", self._path, error, self._what) from error
-        if not stat.S_ISREG(mode):
-            begin = f"{self._what}: " if self._what else ""
-            raise FormatError(f"{begin}{self._path} should be a plain file, but is not")
 
     def fill(self, offset: int, out: memoryview) -> int:
         done = 0
@@ -207,12 +201,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _kind(mode: int) -> FileKind:
-    if stat.S_ISREG(mode):
-        return "file"
-    return "folder" if stat.S_ISDIR(mode) else "other"
-
-
 def _state(folder: str, below: str, but: frozenset[str]) -> Iterator[str]:
     try:
         with os.scandir(folder) as found:
@@ -266,7 +254,7 @@ class Inside:
     def __init__(self, root: str | Path, also: Iterable[str] = ()) -> None:
         self._root = str(root)
         self._real = os.path.realpath(self._root)
-        self._allowed = tuple(f"{folder}/" for folder in (self._real, *also))
+        self._allowed = tuple([f"{folder}/" for folder in (self._real, *also)])
         self._sound = {self._root}
 
     def status(self, path: str, what: str) -> os.stat_result:

@@ -17,10 +17,10 @@ from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, Metho
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import LayoutError, VariableError
+from reshard.layout.bridges.jax_sharding import placed_mesh
 from reshard.layout.device_mesh import DeviceMesh, same_axes
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.tensor_layout import TensorLayout
-from reshard.variables.distribute import on_devices
 
 if TYPE_CHECKING:
     from jax.sharding import NamedSharding
@@ -178,13 +178,13 @@ def _on_devices(layout: TensorLayout, default: DeviceMesh | None, path: str) -> 
     ):
         layout = layout.with_mesh(default)
     try:
-        placed = on_devices(layout)
-        wanted = None if default is None else on_devices(TensorLayout((), default))
+        placed = placed_mesh(layout)
+        wanted = None if default is None else placed_mesh(TensorLayout((), default))
     except LayoutError as error:
         raise LayoutError(f"{path!r} cannot get its value: {error}") from None
-    if wanted is not None and placed.device_mesh is not None and wanted.device_mesh is not None:
-        _check_same_devices(placed.device_mesh, wanted.device_mesh, path)
-    return placed
+    if wanted is not None:
+        _check_same_devices(placed, wanted, path)
+    return layout if placed is layout.device_mesh else TensorLayout(layout.axes, placed)
 
 
 def _check_same_devices(mesh: DeviceMesh, default: DeviceMesh, path: str) -> None:

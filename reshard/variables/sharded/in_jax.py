@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from reshard.errors import VariableError
-from reshard.variables.sharded.shards import narrowed_by_jax
+from reshard.geometry.dtypes import narrowed_by_jax
 
 
 def refuse_tracing(name: str, method: str, *arrays: Any) -> None:

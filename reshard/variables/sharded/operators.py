@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from reshard.errors import VariableTypeError
+from reshard.geometry.dtypes import narrowed_by_jax
 from reshard.variables.sharded.reading import on_one_device
-from reshard.variables.sharded.shards import narrowed_by_jax
 
 if TYPE_CHECKING:
     from reshard.variables.sharded.shards import Array

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.errors import VariableError, VariableIndexError, VariableTypeError
-from reshard.geometry.dtypes import DTYPES
+from reshard.geometry.dtypes import DTYPES, narrowed_by_jax
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -233,16 +233,6 @@ def check_jax_keeps(dtype: Any, name: str) -> None:
             f"{name!r} has dtype {dtype}, which jax would narrow to {held}; set jax_enable_x64, cast it "
             f"first, or stay with numpy: .numpy(), slices and look-ups keep {dtype}"
         )
-
-
-def narrowed_by_jax(dtype: Any) -> str | None:
-    """The dtype to which jax would narrow this one now; None if jax keeps it."""
-    import jax
-
-    if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
-        return None
-    held = jax.dtypes.canonicalize_dtype(dtype)
-    return None if held == dtype else str(held)
 
 
 def _check_dtype(dtype: Any, name: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct
 
 from reshard.errors import ReshardError, VariableError, VariableTypeError
+from reshard.geometry.dtypes import narrowed_by_jax
 from reshard.layout.partitioners import Partitioner, recorded_partitioner
 from reshard.variables.sharded.shards import (
     RowPart,
@@ -21,7 +22,6 @@ from reshard.variables.sharded.shards import (
     as_slice,
     check_not_deleted,
     kept_numpy,
-    narrowed_by_jax,
     unwritable,
     whole_number,
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from reshard.errors import VariableError
+from reshard.geometry.dtypes import narrowed_by_jax
 from reshard.variables.sharded.facts import Facts, Static
 from reshard.variables.sharded.in_jax import refuse_tracing, register_pytree
 from reshard.variables.sharded.operators import ArrayOperators
@@ -31,7 +32,6 @@ from reshard.variables.sharded.shards import (
     common_axis,
     from_python,
     live_shards,
-    narrowed_by_jax,
     unwritable,
 )
 from reshard.variables.sharded.updating import (

@@ -12,8 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.metadata import sharding as orbax_sharding
 
 from reshard.errors import CorruptError, FormatError
+from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.orbax.tree_metadata import OneDevice, parse_sharding, read_shardings
-from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.storage.location import locate
 from tests.orbax_trees import mesh
 
@@ -82,6 +82,7 @@ def test_equal_texts_share_one_layout(tmp_path):
     (tmp_path / "_sharding").write_text(json.dumps({names[0]: text, names[1]: other}))
     one, two = read_shardings(MetadataFiles(locate(tmp_path))).values()
     assert one.device_mesh is two.device_mesh
+    (tmp_path / "none").mkdir()
     assert read_shardings(MetadataFiles(locate(tmp_path / "none"))) == {}
 
 

@@ -24,6 +24,7 @@ from reshard.formats.ocdbt.index import OcdbtIndex
 from reshard.formats.orbax.aggregate_file import read_aggregate
 from reshard.formats.orbax.aggregate_tree import read_tree
 from reshard.formats.orbax.container import read_container
+from reshard.formats.orbax.metadata_files import MetadataFiles
 from reshard.formats.orbax.tree_metadata import (
     read_ext_metadata,
     read_shardings,
@@ -31,7 +32,6 @@ from reshard.formats.orbax.tree_metadata import (
     read_tree_metadata,
 )
 from reshard.formats.safe_json import JsonCursor, json_value
-from reshard.formats.slices.file_digests import MetadataFiles
 from reshard.formats.slices.parse import parse_slices
 from reshard.formats.zarr.metadata import ShardIndexing, parse_zarr
 from reshard.formats.zarr.values import read_shard_index
