@@ -108,7 +108,7 @@ def write_runs(
 
 
 def reserve_chunk(files: OpenFiles, target: TargetChunk, itemsize: int) -> None:
-    """Reserves the blocks of a raw chunk that will be written in many runs; a padded one keeps its holes."""
+    """Reserves the blocks of a raw chunk that will be written in pieces; a padded one keeps its holes."""
     if target.stored_shape == target.box.shape:
         for place in target.places:
             reserve(open_place(files, place), target.box.size * itemsize, place.start)

@@ -312,7 +312,7 @@ class PieceSink(_Slots):
         places = runs(slot.start, slot.shape, target.stored_shape, self._itemsize)
         with about_tensor(self.unit.name, target.index, self.source):
             self._check_places(places, slot, target)
-            if len(places) > 1 and slot.number not in self._reserved and not self._is_stored:
+            if slot.number not in self._reserved and not self._is_stored:
                 self._reserved.add(slot.number)
                 reserve_chunk(self._files, target, self._itemsize)
             for where in () if self._is_stored else target.places:
