@@ -251,15 +251,10 @@ def _transfer(
                 sink = ChunkSink(unit, output, digest, arena)
             else:
                 files = stack.enter_context(_open_files(task, unit, outputs))
-                if sizes.gathered[number]:
-                    gathered, wanted = arena.take(sizes.gathered[number]), wanted_box(task, number)
-                    sink = GatheringSink(
-                        unit, files, digest, scratch, output.keep, gathered, wanted
-                    )
-                else:
-                    sink = PieceSink(
-                        unit, files, digest, scratch, is_stored=is_stored, keep=output.keep
-                    )
+                kind = GatheringSink if sizes.gathered[number] else PieceSink
+                sink = kind(unit, files, digest, scratch, is_stored=is_stored, keep=output.keep)
+                if isinstance(sink, GatheringSink):
+                    sink.gather_in(arena.take(sizes.gathered[number]), wanted_box(task, number))
             opened_units.append(OpenUnit(unit, sink, output.name, [NOTHING] * len(unit.pieces)))
         with reading(turns):
             for read in task.reads:

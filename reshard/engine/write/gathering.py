@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.engine.task import StoredChunk, Task, Unit, target_element_type
+from reshard.engine.task import StoredChunk, Task, target_element_type
 from reshard.engine.write.sinks import PieceSink
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Box
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from reshard.engine.buffers import Bytes
     from reshard.engine.decode.source_bands import Interleaved
-    from reshard.engine.output import Keep
-    from reshard.engine.write.target_digest import TargetDigest
-    from reshard.storage.local.files import OpenFiles
 
     Array = npt.NDArray[Any]
 
@@ -102,22 +99,14 @@ def _along(box: Box, dim: int, start: int, stop: int) -> Box:
 
 
 class GatheringSink(PieceSink):
-    """A PieceSink of turned bands; ``memory`` holds those that follow one another within the ``wanted`` box of the piece."""
+    """A PieceSink of turned bands."""
 
-    def __init__(
-        self,
-        unit: Unit,
-        files: OpenFiles,
-        target_digest: TargetDigest,
-        scratch: Bytes,
-        keep: Keep | None,
-        memory: Bytes,
-        wanted: Box,
-    ) -> None:
-        super().__init__(unit, files, target_digest, scratch, keep=keep)
+    _gathered: _Gathered | None = None
+
+    def gather_in(self, memory: Bytes, wanted: Box) -> None:
+        """Takes memory for bands that follow one another within the ``wanted`` box of the piece."""
         self._memory = memory
         self._wanted = wanted
-        self._gathered: _Gathered | None = None
 
     def put(self, piece: Piece, band: Array | Interleaved, box: Box) -> None:
         """Gathers a band at ``box`` of a piece; writes those before it unless it follows them."""
