@@ -181,6 +181,7 @@ class ReadTasks:
             fill.price.task_bytes,
             self._open_files,
             fill.at_once,
+            fill.gathered_bytes,
         )
 
     def _reads(self, wanted: Sequence[_UnitToFill], units: Sequence[Unit]) -> Iterator[SourceRead]:

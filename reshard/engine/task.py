@@ -144,6 +144,7 @@ class Task(Struct, frozen=True, gc=False):
         at_once: true if source chunks are decoded whole, not in a stream.
         memory_bytes: memory that the plan allows this task.
         open_files: number of files of each target that it may have open at once.
+        gathered_bytes: decoded bytes of turned bands that a unit gathers before it writes them; 0 if bands are written one by one.
     """
 
     reads: tuple[SourceRead, ...]
@@ -152,6 +153,7 @@ class Task(Struct, frozen=True, gc=False):
     memory_bytes: int
     open_files: int
     at_once: bool = False
+    gathered_bytes: int = 0
 
     @property
     def strategy(self) -> Strategy:

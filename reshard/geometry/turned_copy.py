@@ -31,10 +31,15 @@ def turned_copy(out: Array, source: Array) -> None:
     out, source = _merged(out, source)
     across, along = _nearest(out), _nearest(source)
     rows = _ROWS if source.shape[along] >= _SHORT else _ROWS_OF_SHORT
-    if min(rows, out.shape[across]) * source.shape[along] < _LEAST_ELEMENTS:
+    sizes, elements = {across: rows}, 1
+    for axis in sorted(range(source.ndim), key=lambda axis: abs(source.strides[axis])):
+        if axis != across and elements < _ALONG:
+            sizes[axis] = -(-_ALONG // elements)
+            elements *= min(sizes[axis], source.shape[axis])
+    if min(rows, out.shape[across]) * elements < _LEAST_ELEMENTS:
         out[...] = source
         return
-    for tile in _tiles(source.shape, {across: rows, along: _ALONG}):
+    for tile in _tiles(source.shape, sizes):
         out[tile] = source[tile]
 
 

@@ -102,6 +102,7 @@ class Fill(Struct, frozen=True, gc=False):
             One task fills each.
         band_bytes: decoded bytes that each task moves at once.
         at_once: true if each task decodes source chunks at once instead of in a stream.
+        gathered_bytes: decoded bytes of turned bands that each task gathers before it writes them; 0 if bands are written one by one.
     """
 
     pieces: tuple[Piece, ...]
@@ -112,6 +113,7 @@ class Fill(Struct, frozen=True, gc=False):
     band_bytes: int
     price: Price
     at_once: bool = False
+    gathered_bytes: int = 0
 
     def __repr__(self) -> str:
         return f"Fill({self.source.spec.change_to(self.target.spec)}, {self.strategy})"

@@ -365,6 +365,7 @@ class ReadBox(Struct, frozen=True):
                     buffers.band_bytes,
                     price,
                     buffers.at_once,
+                    buffers.gathered_bytes,
                 )
                 if number == 0:
                     price = None  # the other unpriced fills do not pay for decoding

@@ -42,6 +42,7 @@ from reshard.planning.read_box import (
 )
 from reshard.planning.task_cost import (
     BAND_BYTES,
+    GATHERED_BYTES,
     READ_BYTES_PER_SECOND,
     SMALLEST_BAND_BYTES,
     TASK_BAND_BYTES,
@@ -253,12 +254,16 @@ def _widest_bands(
     at_once: bool,
 ) -> TaskBuffers:
     need = partial(task_bytes, reading, unpriced, at_once=at_once)
-    if most == TASK_BAND_BYTES and any(is_turned(fill.piece) for fill in unpriced):
+    turned = [fill for fill in unpriced if is_turned(fill.piece)]
+    if most == TASK_BAND_BYTES and not all(fill.gathers for fill in turned):
         most = TURNED_BAND_BYTES
     band = max(most, least)
+    gathered = GATHERED_BYTES if any(fill.gathers for fill in turned) else 0
+    while gathered and need(band, gathered_bytes=gathered) > memory:
+        gathered = gathered // 2 if gathered > 2 * band else 0
     while band > least and need(band) > memory:
         band = max(least, band // 2)
-    return TaskBuffers(band, at_once, need(band))
+    return TaskBuffers(band, at_once, need(band, gathered_bytes=gathered), gathered)
 
 
 def _block(read_box: ReadBox, strategies: Sequence[Strategy], memory: int) -> Iterator[SharedRead]:

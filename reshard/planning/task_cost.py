@@ -34,6 +34,10 @@ lock more often than for memory."""
 TURNED_BAND_BYTES = 16 << 20
 """The same if the target's rows lie across those of the source: a band then has a short run of each target row."""
 
+GATHERED_BYTES = 64 << 20
+"""Decoded bytes of such bands that are gathered in the target's order before they are written piece by piece. The kernel takes three
+times as long for runs of 8 KiB as for runs of 64 KiB (measured)."""
+
 AT_ONCE_BYTES = 32 << 20
 """Bytes of all chunks together that a task decodes at once. Beyond that, fresh memory and cache misses cost more than
 decoding at once gains (measured)."""
@@ -55,11 +59,13 @@ class TaskBuffers(Struct, frozen=True):
         band_bytes: decoded bytes that pass at once.
         at_once: true if source chunks are decoded at once instead of in a stream.
         task_bytes: memory of one task.
+        gathered_bytes: decoded bytes of turned bands that are gathered before they are written.
     """
 
     band_bytes: int
     at_once: bool
     task_bytes: int
+    gathered_bytes: int = 0
 
 
 class Reading(Struct, frozen=True):
@@ -119,16 +125,26 @@ class UnpricedFill(Struct, frozen=True):
         """True if it is written piece by piece, not chunk by chunk."""
         return self.strategy in ("scatter", "weave")
 
+    @property
+    def gathers(self) -> bool:
+        """True if its bands are gathered before they are written: each has but a short run of every target row."""
+        return self.strategy == "scatter" and is_turned(self.piece)
+
 
 def task_bytes(
-    reading: Reading, unpriced: Sequence[UnpricedFill], band_bytes: int, *, at_once: bool = False
+    reading: Reading,
+    unpriced: Sequence[UnpricedFill],
+    band_bytes: int,
+    *,
+    at_once: bool = False,
+    gathered_bytes: int = 0,
 ) -> int:
     """Memory of a task that decodes a unit once and fills all of ``unpriced`` from it.
 
     It is the sum of: the decoded band, or, with ``at_once``, all chunks that are open side by side; the interleaved
     band, if chunks are interleaved; pieces as they are written and the target rows that they form, for one target at a
     time, or the encoded bytes of a chunk that is decoded at once, if they are more; the target chunks that are
-    assembled, for all targets; the decoders, or later an encoder, if it is more.
+    assembled, and the bands that are gathered, for all targets; the decoders, or later an encoder, if it is more.
     """
     source, is_interleaved = reading.source, _is_interleaved(unpriced)
     open_chunks = reading.chunks if is_interleaved else 1
@@ -140,6 +156,7 @@ def task_bytes(
         if f.strategy == "block"
     ]
     assembled, rows = sum(blocks), BAND_BYTES if blocks else 0
+    gathered = sum([len(f.numbers) * _gathered(f, gathered_bytes) for f in unpriced if f.gathers])
     passing = (band_bytes if is_interleaved else 0) + 2 * pieces + rows
     if at_once:
         decoded, decoders = open_chunks * source.spec.chunk_bytes, source.stream_bytes
@@ -147,7 +164,12 @@ def task_bytes(
     else:
         decoded, decoders = band_bytes, open_chunks * source.stream_bytes
     coding = _coding_bytes(unpriced, decoders)
-    return decoded + passing + assembled + coding + _fixed_bytes(reading, unpriced)
+    return decoded + passing + assembled + gathered + coding + _fixed_bytes(reading, unpriced)
+
+
+def _gathered(fill: UnpricedFill, most: int) -> int:
+    """Bytes of the bands that a unit gathers."""
+    return _piece_bytes(fill, min(most, math.prod(fill.units.largest) * fill.source.spec.itemsize))
 
 
 def _coding_bytes(unpriced: Sequence[UnpricedFill], decoders: int) -> int:
@@ -354,7 +376,8 @@ def price(
     passing = fill.units
     if strategy == "scatter" and fill.units != source_grid:
         passing = fill.units.refine(source_grid)
-    writes = _writes(fill, passing, target_grid, buffers.band_bytes) * target.copies
+    together = max(buffers.band_bytes, buffers.gathered_bytes)
+    writes = _writes(fill, passing, target_grid, together) * target.copies
     seconds = _seconds(fill, moved, writes, fill.units.count)
     if strategy != "copy":
         if not is_decoded:
@@ -367,7 +390,7 @@ def price(
         seconds += writes * SECONDS_PER_RUN
     if strategy == "weave":
         seconds += decoded / buffers.band_bytes * reading.chunks * SECONDS_PER_CHUNK_BAND
-    if buffers.band_bytes > CACHED_BYTES:
+    if together > CACHED_BYTES:
         seconds += moved / COPY_BYTES_PER_SECOND
     return Price(fill.units.count, decoded, stored, written, writes, buffers.task_bytes, seconds)
 

@@ -17,6 +17,7 @@ from reshard.storage.local.files import (
     has_data,
     open_new,
     open_shared,
+    reserve,
     size_if_there,
     storage_errors,
     write_all,
@@ -62,6 +63,7 @@ def write(
         fd = open_new(path) if offset is None else open_shared(path)
     at = offset or 0
     try:
+        reserve(fd, sum(map(len, data)), at)
         for part in data:
             write_all(fd, memoryview(part), at, path)
             at += len(part)

@@ -147,11 +147,12 @@ def by_hand(
     band: int,
     *,
     at_once: bool = False,
+    gathered: int = 0,
 ) -> Fill:
     """A move that no planner chose."""
     nbytes = math.prod(placement.shape) * source.spec.itemsize
     price = Price(units.count, nbytes, nbytes, 0, 0, 16 << 20, 0.0)
-    return Fill((placement,), (source,), target, strategy, units, band, price, at_once)
+    return Fill((placement,), (source,), target, strategy, units, band, price, at_once, gathered)
 
 
 def batches(

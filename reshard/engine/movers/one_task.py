@@ -64,6 +64,7 @@ from reshard.engine.task import (
     target_element_type,
 )
 from reshard.engine.write.chunk_files import store_chunk
+from reshard.engine.write.gathering import GatheringSink, gathered_bytes, wanted_box
 from reshard.engine.write.sinks import ChunkSink, PieceSink
 from reshard.engine.write.target_digest import TargetDigest, expected_sum
 from reshard.errors import CorruptError, StorageError
@@ -165,6 +166,7 @@ class _Buffers(Struct, frozen=True):
         scratch: the band's slots as they are written to one target.
         target_rows: the band in the order of one target.
         chunks: target chunks that are assembled whole, of all units.
+        gathered: for each unit, the bands that it gathers before it writes them.
     """
 
     decoded: int
@@ -173,6 +175,7 @@ class _Buffers(Struct, frozen=True):
     scratch: int
     target_rows: int
     chunks: int
+    gathered: Sequence[int]
 
     @classmethod
     def of(cls, task: Task) -> _Buffers:
@@ -186,11 +189,13 @@ class _Buffers(Struct, frozen=True):
         decoded_memory = max((decoder_bytes_of(task, *one) for one in every), default=0)
         encoded = max(map(partial(encoded_bytes, task), task.reads), default=0)
         joined = band if is_interleaved(task) else 0
-        return cls(decoded_memory, encoded, joined, pieces, target_rows, chunks)
+        gathered = [gathered_bytes(task, number) for number in range(len(task.units))]
+        return cls(decoded_memory, encoded, joined, pieces, target_rows, chunks, gathered)
 
     @property
     def total(self) -> int:
-        return _aligned(self.decoded) + _aligned(self.passing) + self.chunks
+        held = self.chunks + sum(map(_aligned, self.gathered))
+        return _aligned(self.decoded) + _aligned(self.passing) + held
 
     @property
     def passing(self) -> int:
@@ -246,9 +251,10 @@ def _transfer(
                 sink = ChunkSink(unit, output, digest, arena)
             else:
                 files = stack.enter_context(_open_files(task, unit, outputs))
-                sink = PieceSink(
-                    unit, files, digest, scratch, is_stored=is_stored, keep=output.keep
-                )
+                kind = GatheringSink if sizes.gathered[number] else PieceSink
+                sink = kind(unit, files, digest, scratch, is_stored=is_stored, keep=output.keep)
+                if isinstance(sink, GatheringSink):
+                    sink.gather_in(arena.take(sizes.gathered[number]), wanted_box(task, number))
             opened_units.append(OpenUnit(unit, sink, output.name, [NOTHING] * len(unit.pieces)))
         with reading(turns):
             for read in task.reads:

@@ -21,6 +21,7 @@ from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.local.files import (
     WRITE_BYTES,
     open_new,
+    reserve,
     storage_errors,
     write_all,
 )
@@ -104,6 +105,13 @@ def write_runs(
     for offset, nbytes in runs:
         write_all(fd, data[start : start + nbytes], first + offset, path)
         start += nbytes
+
+
+def reserve_chunk(files: OpenFiles, target: TargetChunk, itemsize: int) -> None:
+    """Reserves the blocks of a raw chunk that will be written in pieces; a padded one keeps its holes."""
+    if target.stored_shape == target.box.shape:
+        for place in target.places:
+            reserve(open_place(files, place), target.box.size * itemsize, place.start)
 
 
 def open_place(files: OpenFiles, place: Place) -> int:

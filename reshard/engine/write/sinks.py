@@ -29,6 +29,7 @@ from reshard.engine.write.chunk_files import (
     end_chunk,
     open_place,
     raw_bytes,
+    reserve_chunk,
     store_chunk,
     write_runs,
 )
@@ -256,6 +257,7 @@ class PieceSink(_Slots):
         self._is_stored = is_stored
         self._itemsize = self.dtype.itemsize
         self._written: list[tuple[Array, Box]] = []
+        self._reserved: set[int] = set()
         self._crc = [0] * len(unit.chunks)
         self._nbytes = [0] * len(unit.chunks)
 
@@ -310,6 +312,9 @@ class PieceSink(_Slots):
         places = runs(slot.start, slot.shape, target.stored_shape, self._itemsize)
         with about_tensor(self.unit.name, target.index, self.source):
             self._check_places(places, slot, target)
+            if slot.number not in self._reserved and not self._is_stored:
+                self._reserved.add(slot.number)
+                reserve_chunk(self._files, target, self._itemsize)
             for where in () if self._is_stored else target.places:
                 write_runs(self._files, where, data, places)
             if self._keep is not None:

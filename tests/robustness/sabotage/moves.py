@@ -46,6 +46,7 @@ class MoveCase:
         recorded: whether the source recorded its digest.
         columns: width of the target's chunks; the source's are 12 wide.
         at_once: whether source chunks are decoded at once.
+        gathered: bytes of turned bands that are gathered before they are written.
     """
 
     strategy: Strategy
@@ -56,12 +57,13 @@ class MoveCase:
     recorded: bool = False
     columns: int = 6
     at_once: bool = False
+    gathered: int = 0
 
     def __str__(self) -> str:
         """For the names of tests."""
         ends = "-".join(e.compressor for e in (self.source, self.target))
         known = f"-recorded-{self.columns}" if self.recorded else ""
-        pace = "-at-once" if self.at_once else ""
+        pace = "-at-once" if self.at_once else f"-gathered-{self.gathered}" if self.gathered else ""
         return f"{self.strategy}-{ends}-{self.change}-{self.workers}{known}{pace}"
 
 
@@ -70,6 +72,8 @@ MOVE_CASES = [
     MoveCase("scatter", RAW_CRC, RAW_CRC, workers=4),
     MoveCase("scatter", ZSTD, RAW_CRC, "cast", 4),
     MoveCase("scatter", ZSTD, RAW_CRC, "turned"),
+    MoveCase("scatter", ZSTD, RAW_CRC, "turned", workers=4, gathered=400),
+    MoveCase("scatter", RAW_CRC, RAW_CRC, "turned", gathered=200),
     MoveCase("weave", ZSTD, RAW_CRC, workers=4),
     MoveCase("weave", RAW_CRC, RAW_CRC, "cast"),
     MoveCase("scatter", ZSTD, RAW_CRC, at_once=True),
@@ -146,7 +150,8 @@ def moving(case: MoveCase, folder: Path) -> Moving:
         "block": Grid(SHAPE, ((0, 16, 32), (0, 24))),
     }[case.strategy]
     sides = side(source, case.source), side(target, case.target)
-    move = by_hand(placement, *sides, case.strategy, units, 200, at_once=case.at_once)
+    pace = {"at_once": case.at_once, "gathered": case.gathered}
+    move = by_hand(placement, *sides, case.strategy, units, 200, **pace)
     return Moving(case, move, store, folder / "target")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from reshard.engine.decode.source_bands import Interleaved
 from reshard.engine.write import chunk_files, sinks
+from reshard.engine.write.gathering import GatheringSink
 from reshard.planning.piece import inverse
 from reshard.storage import target
 from tests.campaigns import singly
@@ -30,6 +31,7 @@ def flip(memory: np.ndarray | memoryview) -> None:
 @pytest.mark.parametrize("case", MOVE_CASES, ids=str)
 def test_a_bit_that_flips_between_decoding_and_writing(case, make, monkeypatch):
     sink = sinks.ChunkSink if case.strategy == "block" else sinks.PieceSink
+    sink = GatheringSink if case.gathered else sink
 
     def act(original, self, piece, band, box):
         elements = band._bands if isinstance(band, Interleaved) else band

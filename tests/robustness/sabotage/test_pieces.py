@@ -93,8 +93,8 @@ CUTS = [
 @pytest.mark.parametrize(("case", "defect"), singly(MOVE_CASES, CUTS))
 def test_pieces_in_the_wrong_place(case, defect, make, monkeypatch):
     caught = strike(monkeypatch, make(case), lambda patch, n: _cut_wrong(patch, defect, n))
-    # In a chunk that is held in memory the same elements twice are no defect.
-    assert caught > 0 or (case.strategy, defect) == ("block", twice)
+    # In a chunk that is held in memory, or among gathered bands, the same elements twice are no defect.
+    assert caught > 0 or (defect is twice and (case.strategy == "block" or case.gathered))
 
 
 def _cut_wrong(patch: Any, defect: Callable[[Pieces], Pieces], n: int) -> Nth:

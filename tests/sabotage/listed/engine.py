@@ -156,6 +156,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "gathered-unwritten",
+        "turned bands that were gathered before one that does not follow them are forgotten",
+        "reshard/engine/write/gathering.py",
+        "        if gathered is None:\n            self._write_gathered()",
+        "        if gathered is None:\n            self._gathered = None",
+        (
+            "tests/robustness/sabotage/test_pieces.py::test_without_a_defect_all_is_well[scatter-none-none-turned-1-gathered-200]",
+        ),
+    ),
+    Sabotage(
         "memory-budget-ignored",
         "tasks start without waiting for the bytes that they need",
         "reshard/engine/executor.py",
