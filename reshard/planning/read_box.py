@@ -98,7 +98,9 @@ class WantedPiece(Struct, frozen=True, gc=False):
     @property
     def sides(self) -> Sides:
         """A key of the storage of both sides."""
-        return Sides(_stored(self.source), _stored(self.target), self.copy_bytes)
+        counts = self.source.spec.storage.count, self.target.spec.storage.count
+        stored = _stored(self.source), _stored(self.target)
+        return Sides(*stored, self.copy_bytes, counts[0] > 1, counts[1] != 1)
 
     @property
     def full(self) -> WantedPiece:
@@ -107,11 +109,18 @@ class WantedPiece(Struct, frozen=True, gc=False):
 
 
 class Sides(Struct, frozen=True, cache_hash=True):
-    """A key of the storage of both sides of a wanted piece."""
+    """A key of the storage of both sides of a wanted piece.
+
+    Attributes:
+        source_is_cut: true if it has several chunks.
+        target_is_cut: the same, and true for an empty one, which has none.
+    """
 
     source: Hashable
     target: Hashable
     copy_bytes: int
+    source_is_cut: bool
+    target_is_cut: bool
 
 
 class Alike(Struct, frozen=True, eq=False):
@@ -174,20 +183,24 @@ def geometry_alone(wanted: AnyWanted) -> Hashable:
 
     So 100,000 experts that become separate tensors have one key.
     """
-    piece, (source, target) = wanted.piece, wanted.specs
+    piece, sides = wanted.piece, wanted.sides
     taken: Hashable = piece.source_box.shape
-    if source.storage.count > 1:
+    if sides.source_is_cut:
         viewed = piece.source_view is not None
-        taken = piece.source_box if viewed else piece.source_grid(source.storage).cuts
-    filled = None
-    if not piece.fills(target):
-        if piece.target_view is None:
-            cuts = target.storage.cuts_in(piece.target_box)
-            cuts = tuple([cuts[dim] for dim in inverse(piece.axis_order)])
-        else:
-            cuts = piece.target_grid(target.storage).cuts
-        filled = (cuts, spans_chunks(target, [piece]))
-    return (taken, filled, moved(piece), wanted.sides)
+        taken = piece.source_box if viewed else piece.source_grid(wanted.specs[0].storage).cuts
+    target = wanted.specs[1]
+    filled: Hashable = piece.fills(target)
+    if not filled and sides.target_is_cut:
+        filled = spans_chunks(target, [piece]), _target_cuts(piece, target.storage)
+    return (taken, filled, moved(piece), sides)
+
+
+def _target_cuts(piece: Piece, storage: Grid) -> Sequence[Cuts]:
+    """The cuts of ``target_grid``, without a grid where there is no view: there may be 300,000 pieces."""
+    if piece.target_view is not None:
+        return piece.target_grid(storage).cuts
+    cuts = storage.cuts_in(piece.target_box)
+    return tuple([cuts[dim] for dim in inverse(piece.axis_order)])
 
 
 def moved(piece: Piece) -> Hashable:
