@@ -73,6 +73,7 @@ class Piece(Struct, frozen=True, gc=False):
         *,
         saturate: bool = False,
         checkpoint: int = 0,
+        arithmetic: Arithmetic | None = None,
     ) -> Piece:
         """All of one tensor becomes all of another, in the same axis order."""
         return cls(
@@ -85,6 +86,7 @@ class Piece(Struct, frozen=True, gc=False):
             target.dtype,
             saturate,
             checkpoint,
+            arithmetic=arithmetic,
         )
 
     @classmethod

@@ -33,7 +33,7 @@ from reshard.planning.plans import (
     TensorPlans,
     around,
 )
-from reshard.planning.read_box import AnyWanted, geometry, geometry_alone, moved
+from reshard.planning.read_box import AnyWanted, geometry
 from reshard.planning.strategies import (
     COPY_BYTES,
     SharedRead,
@@ -97,7 +97,6 @@ def plan_fills(
     counted = counted_bytes(metadata_bytes) + processes * PROCESS_BYTES
     budget = Budget(max_memory - counted, workers)
     known = [_shared(group, asked, budget, counted) for group in asked.firsts]
-    unlike = [[_unlike(shared.fills) for shared in of_kind] for of_kind in known]
     made: list[Any] = [None] * len(asked.places)
     reads: list[FillAt | Read] = []
     for group, kind in zip(asked.groups, asked.kinds, strict=True):
@@ -105,9 +104,9 @@ def plan_fills(
             made[group] = known[kind][0].fills[0]
             reads.append(asked.places[group])
             continue
-        for shared, fills in zip(known[kind], unlike[kind], strict=True):
+        for shared in known[kind]:
             numbers = [group[number] for number in shared.numbers]
-            for number, fill in zip(numbers, fills, strict=True):
+            for number, fill in zip(numbers, shared.fills, strict=True):
                 made[number] = fill
             reads.append(_read_of(shared, numbers, asked))
     in_order = iter(made)
@@ -130,16 +129,6 @@ def _filled(tensor: AskedTensor, fills: Iterator[Fill]) -> Filled:
     if isinstance(tensor, list):
         return tensor, list(islice(fills, len(tensor)))
     return tensor, next(fills)
-
-
-def _unlike(fills: Sequence[Fill]) -> Sequence[Fill]:
-    """One fill in place of all that differ in names and places only."""
-    known: dict[Hashable, Fill] = {}
-    keys = (
-        (x.strategy, id(x.units), x.band_bytes, x.price, x.at_once, x.piece.shape, moved(x.piece))
-        for x in fills
-    )
-    return [known.setdefault(key, fill) for key, fill in zip(keys, fills, strict=True)]
 
 
 def _read_of(shared: SharedRead, numbers: Sequence[int], asked: AskedFills) -> FillAt | Read:
@@ -290,9 +279,12 @@ def _of_one_box(
     numbers: Sequence[int], wanted_pieces: Sequence[WantedPiece], budget: Budget
 ) -> list[SharedRead] | None:
     """Reads of wanted pieces for the same box: each joins the read that gains most by it. None if one does not fit."""
+    if len(numbers) == 1:
+        only = _alone(wanted_pieces[numbers[0]], budget)
+        return None if only is None else [replace(only, numbers=tuple(numbers))]
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for number in numbers:
-        alike[geometry_alone(wanted_pieces[number]) if len(numbers) > 1 else None].append(number)
+        alike[wanted_pieces[number].kind].append(number)
     reads: list[SharedRead] = []
     for same in alike.values():
         alone = _alone(wanted_pieces[same[0]], budget)
@@ -396,7 +388,10 @@ def _group_read(
     if read is None:
         return None
     first, *others = read.fills
-    fills = [replace(f, price=replace(f.price, decoded_bytes=0, source_bytes=0)) for f in others]
+    unpaid = {id(f): f for f in others}
+    for key, fill in unpaid.items():
+        unpaid[key] = replace(fill, price=replace(fill.price, decoded_bytes=0, source_bytes=0))
+    fills = [unpaid[id(fill)] for fill in others]
     return replace(read, fills=(first, *fills), numbers=tuple(numbers))
 
 
@@ -407,7 +402,6 @@ def _within(wanted_pieces: Sequence[WantedPiece], budget: Budget) -> SharedRead 
 
 def _alone(wanted: WantedPiece, budget: Budget) -> SharedRead | None:
     """The read of a wanted piece that shares none; its fill may have the names and places of a wanted piece like it."""
-    key = geometry_alone(wanted)
-    if key not in budget.alone:
-        budget.alone[key] = _within([wanted], budget)
-    return budget.alone[key]
+    if wanted.kind not in budget.alone:
+        budget.alone[wanted.kind] = _within([wanted], budget)
+    return budget.alone[wanted.kind]

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -78,7 +79,7 @@ COPY_BYTES = 4 << 20
 """Memory to copy a range of a file in the kernel."""
 
 
-class WantedPiece(Struct, frozen=True, gc=False):
+class WantedPiece(Struct, frozen=True, dict=True):
     """A piece that is to be planned, and the storage of its source and target.
 
     Attributes:
@@ -106,6 +107,11 @@ class WantedPiece(Struct, frozen=True, gc=False):
     def full(self) -> WantedPiece:
         """Itself."""
         return self
+
+    @cached_property
+    def kind(self) -> Hashable:
+        """Its ``geometry_alone``."""
+        return geometry_alone(self)
 
 
 class Sides(Struct, frozen=True, cache_hash=True):
@@ -236,6 +242,7 @@ class SharedRead(Struct, frozen=True):
     """The fills of wanted pieces that one read serves, in order; they share band and the memory of a task.
 
     Attributes:
+        fills: one for each wanted piece, or that of another one which differs in names and places only.
         units: boxes that tasks read, in the source's view; for a joint fill, boxes of the target.
         numbers: of the wanted pieces, among those that may share a read.
     """
@@ -362,26 +369,25 @@ class ReadBox(Struct, frozen=True):
         self, unpriced: Sequence[UnpricedFill], units: Grid, buffers: TaskBuffers
     ) -> SharedRead:
         reading = self.reading(units)
-        fills: dict[int, Fill] = {}
+        fills: list[Any] = [None] * len(self.wanted_pieces)
         for fill in unpriced:
-            price: Price | None = None
-            for number in fill.numbers:
-                if number == 0 or price is None:
-                    price = self._price(fill, reading, buffers, is_first=number == 0)
-                wanted = self.wanted_pieces[number]
-                fills[number] = Fill(
-                    (wanted.piece,),
-                    (wanted.source,),
-                    wanted.target,
-                    fill.strategy,
-                    fill.units,
-                    buffers.band_bytes,
-                    price,
-                    buffers.at_once,
-                )
-                if number == 0:
-                    price = None  # the other unpriced fills do not pay for decoding
-        return SharedRead(tuple([fills[number] for number in range(len(fills))]), units)
+            others = fill.numbers
+            if others[0] == 0:  # it pays for decoding, and no other does
+                fills[0] = self._priced(fill, reading, buffers, is_first=True)
+                others = others[1:]
+            if others:
+                like = self._priced(fill, reading, buffers, is_first=False)
+                for number in others:
+                    fills[number] = like
+        return SharedRead(tuple(fills), units)
+
+    def _priced(
+        self, fill: UnpricedFill, reading: Reading, buffers: TaskBuffers, *, is_first: bool
+    ) -> Fill:
+        cost = self._price(fill, reading, buffers, is_first=is_first)
+        sides = (fill.source,), fill.target
+        band, at_once = buffers.band_bytes, buffers.at_once
+        return Fill((fill.piece,), *sides, fill.strategy, fill.units, band, cost, at_once)
 
     def _price(
         self, fill: UnpricedFill, reading: Reading, buffers: TaskBuffers, *, is_first: bool
@@ -402,7 +408,7 @@ def _kinds(wanted_pieces: Sequence[WantedPiece]) -> list[int]:
     if len(wanted_pieces) == 1:
         return [0]
     known: dict[Hashable, int] = {}
-    return [known.setdefault(geometry_alone(wanted), len(known)) for wanted in wanted_pieces]
+    return [known.setdefault(wanted.kind, len(known)) for wanted in wanted_pieces]
 
 
 def _placed(starts: Sequence[int], grids: Sequence[Grid | None], dim: int) -> set[tuple[int, Cuts]]:
