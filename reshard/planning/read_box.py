@@ -197,16 +197,23 @@ def geometry_alone(wanted: AnyWanted) -> Hashable:
     target = wanted.specs[1]
     filled: Hashable = piece.fills(target)
     if not filled and sides.target_is_cut:
-        filled = spans_chunks(target, [piece]), _target_cuts(piece, target.storage)
+        filled = _filled(piece, target)
     return (taken, filled, moved(piece), sides)
 
 
-def _target_cuts(piece: Piece, storage: Grid) -> Sequence[Cuts]:
-    """The cuts of ``target_grid``, without a grid where there is no view: there may be 300,000 pieces."""
+def _filled(piece: Piece, target: TensorSpec) -> tuple[bool, Sequence[Cuts]]:
+    """Tells for a part of a target with several chunks if they have elements of other pieces, and the cuts within the part.
+
+    Without a view no grid is made: there may be 300,000 pieces.
+    """
+    box, storage = piece.target_box, target.storage
     if piece.target_view is not None:
-        return piece.target_grid(storage).cuts
-    cuts = storage.cuts_in(piece.target_box)
-    return tuple([cuts[dim] for dim in inverse(piece.axis_order)])
+        return spans_chunks(target, [piece]), piece.target_grid(storage).cuts
+    cuts, spans = (
+        storage.cuts_in(box),
+        not (storage.are_cuts(box.start) and storage.are_cuts(box.stop)),
+    )
+    return spans, tuple([cuts[dim] for dim in inverse(piece.axis_order)])
 
 
 def moved(piece: Piece) -> Hashable:
