@@ -49,8 +49,9 @@ from reshard.formats.lacks import (
 )
 from reshard.formats.quantized import Quantized, bare_warnings, quantization
 from reshard.formats.registry import CheckpointPath, refuse_other_content
+from reshard.planning.asked_fills import AskedFills
 from reshard.planning.estimates import RequestPlan
-from reshard.planning.planner import make_multi_plan
+from reshard.planning.planner import plan_fills
 from reshard.planning.plans import MultiPlan, Plan
 from reshard.planning.target_layouts import layout_warnings
 from reshard.planning.task_cost import plan_with_processes
@@ -224,12 +225,12 @@ def _multi_plan(
 
     On several hosts each has the memory and the workers of the plan.
     """
-    wanted_pieces = [target.wanted_pieces for target in targets]
+    asked = AskedFills.of([target.wanted_pieces for target in targets])
     metadata = _metadata_bytes(reader, [target.checkpoint for target in targets], options)
     max_memory, workers = options[0].max_memory, options[0].workers
 
     def plan_with(processes: int) -> MultiPlan:
-        return make_multi_plan(wanted_pieces, max_memory, workers, metadata, processes)
+        return plan_fills(asked, max_memory, workers, metadata, processes)
 
     is_of_caller = executor is not None and not isinstance(executor, HostsExecutor)
     if is_of_caller or _needs_library(reader, targets):

@@ -123,7 +123,8 @@ class MapSummary(Record, frozen=True):
     @classmethod
     def of(cls, mapping: Mapped) -> MapSummary:
         """The summary of a map."""
-        taken = {name for made in mapping.tensors for name in made.sources}
+        pieces = (piece for made in mapping.tensors for piece in made.pieces)
+        taken = {piece.source for piece in pieces if piece.fill is None}
         counts = Counter(map(change_of, mapping.tensors))
         return cls(
             len(taken) + len(mapping.equal),
@@ -147,10 +148,13 @@ class MapSummary(Record, frozen=True):
 
 def change_of(tensor: TensorPlan | MappedTensor) -> Change:
     """The change to a tensor's elements."""
-    pieces = tensor.pieces
-    if any(p.arithmetic is not None and not p.arithmetic.is_exact for p in pieces):
-        return "rounded"
-    return "cast" if any(piece.is_cast for piece in pieces) else "exact"
+    found: Change = "exact"
+    for piece in tensor.pieces:
+        if piece.arithmetic is not None and not piece.arithmetic.is_exact:
+            return "rounded"
+        if piece.is_cast:
+            found = "cast"
+    return found
 
 
 def sources_of(tensor: TensorPlan) -> tuple[str, ...]:

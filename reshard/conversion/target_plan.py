@@ -117,10 +117,11 @@ def refuse_parted_weights(
     if options.changes or options.given_map is not None:
         specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
         refuse_parted(found, specs, pieces.values())
-    for name, (first, *_) in pieces.items():
-        if first.source in found.pairs:
-            for slices in _new_slices(reader.tensors[first.source].spec, target, name, options, reader.format):  # fmt: skip
-                refuse_cut(found.pairs[first.source], name, slices)
+    for name, of_target in pieces.items():
+        source = of_target[0].source
+        if source in found.pairs:
+            for slices in _new_slices(reader.tensors[source].spec, target, name, options, reader.format):  # fmt: skip
+                refuse_cut(found.pairs[source], name, slices)
 
 
 def _new_slices(

@@ -128,6 +128,8 @@ def _item_of(leaf: Leaf, name: str, items: Sequence[str]) -> tuple[str, str]:
 
 
 def _path(path: tuple[PathKey, ...], inner: str) -> tuple[PathKey, ...]:
+    if not path:
+        return tuple([PathKey(part) for part in inner.split("/")])  # may be of 300,000 new tensors
     tail: list[PathKey] = []
     for key in reversed(path):
         if inner == key.key:

@@ -230,12 +230,12 @@ class Grid:
         """
         if box.stop == self.shape and not any(box.start):
             return self
+        if any(map(gt, box.stop, self.shape)) or min(box.start, default=0) < 0:
+            raise LayoutError(f"box {box} reaches outside the grid's shape {self.shape}")
         return _risen(box.shape, self.cuts_in(box))
 
     def cuts_in(self, box: Box) -> tuple[Cuts, ...]:
-        """The cuts of ``clip``."""
-        if any(map(gt, box.stop, self.shape)) or min(box.start, default=0) < 0:
-            raise LayoutError(f"box {box} reaches outside the grid's shape {self.shape}")
+        """The cuts of ``clip``, for a box that is known to lie within the tensor."""
         ends = zip(self.cuts, box.start, box.stop, strict=True)
         return tuple([_clip_cuts(c, a, b) for c, a, b in ends])
 
@@ -353,4 +353,4 @@ def _clip_cuts(cuts: Cuts, start: int, stop: int) -> Cuts:
     if start == 0 and stop == cuts[-1]:
         return cuts
     inner = cuts[bisect_right(cuts, start) : bisect_left(cuts, stop)]
-    return (0, *(c - start for c in inner), stop - start)
+    return (0, *[c - start for c in inner], stop - start)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from msgspec import Struct
@@ -65,7 +65,7 @@ def check_tiling(
 def tiling_fault(region: Box, boxes: Sequence[Box]) -> Box | tuple[Box, Box] | None:
     """A part of a region that is in no box, or two boxes that overlap; None if boxes, all within the region, tile it."""
     filled = [box for box in boxes if box.size]
-    if not region.size or _is_grid(region, filled):
+    if not region.size or is_grid(region, filled):
         return None
     pieces = [_FilledBox(box.start, box.stop, box.size, box) for box in filled]
     return _fault_of_regions(_Region(region, pieces))
@@ -89,19 +89,22 @@ def _show(box: Box) -> str:
     return f"start={list(box.start)} stop={list(box.stop)}"
 
 
-def _is_grid(region: Box, boxes: Sequence[Box]) -> bool:
-    starts = [sorted({box.start[d] for box in boxes}) for d in range(region.rank)]
-    if math.prod(map(len, starts)) != len(boxes) or any(s[:1] != [0] for s in starts):
+def is_grid(region: Box, boxes: Sequence[Box]) -> bool:
+    """True if the boxes are the parts of a grid of a region that starts at 0; other boxes may tile it, too."""
+    starts = [box.start for box in boxes]
+    if not boxes or len(set(starts)) < len(boxes):
         return False
-    follows = [dict(itertools.pairwise([*s, n])) for s, n in zip(starts, region.stop, strict=True)]
-    return len({box.start for box in boxes}) == len(boxes) and all(
-        _is_cell(box, follows) for box in boxes
+    along = zip(
+        zip(*starts, strict=True), zip(*[box.stop for box in boxes], strict=True), strict=True
     )
+    spans = [sorted(set(zip(*ends, strict=True))) for ends in along]
+    return math.prod(map(len, spans)) == len(boxes) and all(map(_is_row, spans, region.stop))
 
 
-def _is_cell(box: Box, follows: Sequence[Mapping[int, int]]) -> bool:
-    edges = zip(follows, box.start, box.stop, strict=True)
-    return all(stop == follow[start] for follow, start, stop in edges)
+def _is_row(spans: Sequence[tuple[int, int]], size: int) -> bool:
+    """True if the spans follow one another from 0 to ``size``."""
+    follows = all(a[1] == b[0] for a, b in itertools.pairwise(spans))
+    return follows and spans[0][0] == 0 and spans[-1][0] <= spans[-1][1] == size
 
 
 def _fault_of_regions(whole: _Region) -> Box | tuple[Box, Box] | None:

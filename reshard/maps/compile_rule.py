@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, product
 from typing import TypeVar
 
@@ -340,30 +340,44 @@ class TargetPieces:
 
     def all(self, spec: TensorSpec, loops: Mapping[str, int]) -> Iterator[Piece]:
         """The pieces of a target, in order; ``loops`` are the indices in its name."""
-        for pattern, own in self._patterns:
-            for values in assignments(own) if own else ({},):
+        for pattern, places in self._places:
+            if not pattern.is_for(loops):
+                continue
+            if pattern.source < 0:
+                yield self._filled(spec, pattern, places[0][1])
+                continue
+            matched, source, target = (
+                self._found[pattern.source],
+                pattern.of_source,
+                pattern.of_target,
+            )
+            box = source.at(loops)
+            for values, place in places:
                 at = {**loops, **values} if values else loops
-                if pattern.is_for(at):
-                    yield self._piece(spec, pattern, at)
+                yield Piece(
+                    matched.names[tuple([at[index] for index in matched.indices])],
+                    box,
+                    spec.name,
+                    place,
+                    pattern.axis_order,
+                    matched.spec.dtype,
+                    spec.dtype,
+                    source_view=source.view,
+                    target_view=target.view,
+                    arithmetic=self._arithmetic,
+                )
 
-    def _piece(self, spec: TensorSpec, pattern: PiecePattern, at: Mapping[str, int]) -> Piece:
-        target = pattern.of_target.at(at)
-        if pattern.source < 0:
-            full, view = Box.full(target.shape), pattern.of_target.view
-            return Piece(
-                "", full, spec.name, target, pattern.axis_order, spec.dtype, spec.dtype,
-                source_view=view, target_view=view, fill=self._element,
-            )  # fmt: skip
-        matched = self._found[pattern.source]
+    @cached_property
+    def _places(self) -> list[tuple[PiecePattern, list[tuple[dict[str, int], Box]]]]:
+        """Each pattern with the numbers of its stacked indices, and the target's box for them: the same in every target."""
+        return [
+            (pattern, [(at, pattern.of_target.at(at)) for at in assignments(own) if pattern.is_for(at)])
+            for pattern, own in self._patterns
+        ]  # fmt: skip
+
+    def _filled(self, spec: TensorSpec, pattern: PiecePattern, place: Box) -> Piece:
+        full, view = Box.full(place.shape), pattern.of_target.view
         return Piece(
-            matched.name(at),
-            pattern.of_source.at(at),
-            spec.name,
-            target,
-            pattern.axis_order,
-            matched.spec.dtype,
-            spec.dtype,
-            source_view=pattern.of_source.view,
-            target_view=pattern.of_target.view,
-            arithmetic=self._arithmetic,
-        )
+            "", full, spec.name, place, pattern.axis_order, spec.dtype, spec.dtype,
+            source_view=view, target_view=view, fill=self._element,
+        )  # fmt: skip

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,7 +37,6 @@ from reshard.maps.rule import (
     index_sizes,
     match_sources,
 )
-from reshard.maps.template import Namer
 from reshard.planning.piece import Piece
 from reshard.planning.rules import checked_name
 
@@ -119,9 +119,8 @@ class _Applying:
         """Makes the targets of a rule."""
         found = match_sources(rule, self._table, self._specs, self._sizes)
         for matched in found:
-            for name in matched.names.values():
-                self._take(name, rule)
-                self._check_source(name, rule)
+            self._take(matched.names.values(), rule)
+            self._check_sources(matched, rule)
         counts = index_sizes(rule, found) if rule.sources else self._counts_for(rule)
         for index, count in counts.items():
             self._counts[index].add(count)
@@ -138,21 +137,22 @@ class _Applying:
         names = {name for template in rule.targets for name in template.all_names()}
         return {name: next(iter(self._counts[name])) for name in names if len(self._counts[name]) == 1}  # fmt: skip
 
-    def _take(self, name: str, rule: MapRule) -> None:
-        if name in self._taken:
+    def _take(self, names: Collection[str], rule: MapRule) -> None:
+        for name in filter(self._taken.__contains__, names):
             raise PlanError(
                 f"{rule.label}: it takes {name!r}, which {self._taken[name]} takes, too; a tensor is taken by one rule: make one of "
                 "them narrower, or write a second copy with same_as"
             )
-        self._taken[name] = rule.label
+        self._taken.update(dict.fromkeys(names, rule.label))
 
-    def _check_source(self, name: str, rule: MapRule) -> None:
-        dtype = self._specs[name].dtype
+    def _check_sources(self, matched: Matched, rule: MapRule) -> None:
+        """Raises PlanError for sources of a dtype that the rule cannot change; they have the same."""
+        name, dtype = matched.spec.name, matched.spec.dtype
         changes = (rule.multiply, rule.divide, rule.add) != (None, None, None)
         moves_only = rule.shape is None and rule.cast is None and not changes
-        if name in self._keys and not moves_only:
+        for key in filter(self._keys.__contains__, () if moves_only else matched.names.values()):
             raise PlanError(
-                f"{rule.label}: {name!r} is a PRNG key, which is only moved as it is; give it a rule with 'from' and 'to' alone"
+                f"{rule.label}: {key!r} is a PRNG key, which is only moved as it is; give it a rule with 'from' and 'to' alone"
             )
         if dtype in PACKED and not moves_only:
             raise PlanError(
@@ -172,13 +172,11 @@ class _Applying:
                 f"{rule.label}: {missing[0]!r} in {template.text!r} is no index of 'from' and no size that is given (sizes)"
             )
         arithmetic = arithmetic_of(rule, {**self._sizes, **counts})
-        name_of = template.namer()
+        first = matched.spec
+        make = self._maker(rule, 0, first.shape, rule.cast or first.dtype)
         for values, name in matched.names.items():
-            at = {**self._sizes, **dict(zip(matched.indices, values, strict=True))}
-            source = self._specs[name]
-            made = self._name(rule, 0, name_of, at)
-            spec = self._spec(rule, made, source.shape, rule.cast or source.dtype)
-            piece = replace(Piece.whole(source, spec), arithmetic=arithmetic)
+            spec = make(dict(zip(matched.indices, values, strict=True)))
+            piece = Piece.whole(self._specs[name], spec, arithmetic=arithmetic)
             self._add(rule, spec, (piece,))
 
     def _move_pieces(self, rule: MapRule, found: Sequence[Matched], compiled: CompiledRule) -> None:
@@ -190,27 +188,38 @@ class _Applying:
         dtype = rule.cast or (dtypes.pop() if dtypes else "float32")
         element = fill_element(rule, dtype)
         self._refuse_many(rule, math.prod(compiled.loops.values()))
-        names = [template.namer() for template in rule.targets]
-        makes = [TargetPieces(found, compiled, some, element) for some in compiled.patterns]
+        makes = [
+            (self._maker(rule, number, shape, dtype), TargetPieces(found, compiled, some, element))
+            for number, (shape, some) in enumerate(zip(compiled.shapes, compiled.patterns, strict=True))
+        ]  # fmt: skip
         for values in assignments(compiled.loops):
-            at = {**compiled.sizes, **values}
-            for number, shape in enumerate(compiled.shapes):
-                spec = self._spec(rule, self._name(rule, number, names[number], at), shape, dtype)
-                self._refuse_many(rule, makes[number].most)
-                self._add(rule, spec, tuple(makes[number].all(spec, values)))
+            for make, pieces in makes:
+                spec = make(values)
+                self._refuse_many(rule, pieces.most)
+                self._add(rule, spec, tuple(pieces.all(spec, values)))
 
-    def _name(self, rule: MapRule, number: int, name_of: Namer, values: Mapping[str, int]) -> str:
-        try:
-            return checked_name(rule.targets[number].text, name_of(values))
-        except ValueError as error:
-            raise PlanError(f"{rule.label}: {error}") from None
+    def _maker(
+        self, rule: MapRule, number: int, shape: tuple[int, ...], dtype: str
+    ) -> Callable[[Mapping[str, int]], TensorSpec]:
+        """A function that makes the specs of a rule's target by the numbers of its indices."""
+        template, grid = rule.targets[number], Grid.whole(shape)
+        name_of, sizes = template.namer(), self._sizes
+        sizes = {name: sizes[name] for name in template.all_names() if name in sizes}
 
-    def _spec(self, rule: MapRule, name: str, shape: tuple[int, ...], dtype: str) -> TensorSpec:
-        if name in self._made:
-            other = self._made[name].rule
-            twice = "it makes it twice" if other == rule.label else f"{other} makes it, too"
-            raise PlanError(f"{rule.label}: it makes {name!r}, but {twice}; name the targets apart")
-        return TensorSpec(name, shape, dtype, Grid.whole(shape))
+        def make(values: Mapping[str, int]) -> TensorSpec:
+            try:
+                name = checked_name(template.text, name_of({**sizes, **values}))
+            except ValueError as error:
+                raise PlanError(f"{rule.label}: {error}") from None
+            if name in self._made:
+                other = self._made[name].rule
+                twice = "it makes it twice" if other == rule.label else f"{other} makes it, too"
+                raise PlanError(
+                    f"{rule.label}: it makes {name!r}, but {twice}; name the targets apart"
+                )
+            return TensorSpec(name, shape, dtype, grid)
+
+        return make
 
     def _add(self, rule: MapRule, spec: TensorSpec, pieces: tuple[Piece, ...]) -> None:
         self._refuse_many(rule, len(pieces))
@@ -237,9 +246,9 @@ class _Applying:
         template = rule.same_as
         assert template is not None  # noqa: S101  the caller looks
         for matched in match_sources(rule, self._table, self._specs, self._sizes):
+            self._take(matched.names.values(), rule)
             for values, name in matched.names.items():
                 at = {**self._sizes, **dict(zip(matched.indices, values, strict=True))}
-                self._take(name, rule)
                 self._equal.append((name, self._other_source(rule, name, template.name(at))))
 
     def _other_source(self, rule: MapRule, name: str, other: str) -> str:
@@ -261,17 +270,22 @@ class _Applying:
         assert template is not None  # noqa: S101  the caller looks
         if self._made_table is None:
             self._made_table = NameTable(self._made)
-        found = self._made_table.matching(template, self._sizes)
+        try:
+            found = self._made_table.matching(template, self._sizes)
+            indices = template.indices(self._sizes)
+        except ValueError as error:
+            raise PlanError(f"{rule.label}: {error}") from None
         if not found:
             raise PlanError(
                 f"{rule.label}: no rule makes {template.text!r}, of which the target is a copy"
             )
-        name_of = rule.targets[0].namer()
-        for name, values in found.items():
+        maker = cache(partial(self._maker, rule, 0))  # there are few shapes
+        for values, name in found.items():
             copied = self._made[name]
-            made = self._name(rule, 0, name_of, {**self._sizes, **values})
-            spec = self._spec(rule, made, copied.spec.shape, copied.spec.dtype)
-            self._add(rule, spec, tuple(replace(piece, target=made) for piece in copied.pieces))
+            make = maker(copied.spec.shape, copied.spec.dtype)
+            spec = make(dict(zip(indices, values, strict=True)))
+            pieces = tuple(replace(piece, target=spec.name) for piece in copied.pieces)
+            self._add(rule, spec, pieces)
 
     def refuse_left(self) -> None:
         """Raises PlanError for source tensors that no rule takes, and for targets that lie below others."""

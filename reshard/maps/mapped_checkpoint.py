@@ -19,7 +19,7 @@ from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
 from reshard.maps.mapped import Mapped, MappedTensor
 from reshard.planning.piece import Piece
-from reshard.planning.rules import Rewrite, rewrites
+from reshard.planning.rules import Rewrite, kept_leaves, rewrites
 
 
 def mapped_tensors(
@@ -32,15 +32,16 @@ def mapped_tensors(
     keys = {name for name, tensor in reader.tensors.items() if tensor.is_key}
     specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
     names = [leaf.name for leaf in reader.leaves]
-    kept = [r.source for r in rewrites(before, names, specs, keys) if r.source in specs]
+    kept = [name for name in kept_leaves(before, names, specs) if name in specs]
     mapping = given.applied({name: specs[name] for name in kept}, keys)
-    made = {tensor.spec.name: tensor.spec for tensor in mapping.tensors}
-    moved_keys = {t.spec.name for t in mapping.tensors if keys & set(t.sources)}
-    found = rewrites(after, list(made), made, moved_keys)
-    tensors = tuple(map(_rewritten, mapping.tensors, found))
     left = set(kept)
     dropped = tuple(name for name in names if name not in left)
-    return replace(mapping, tensors=tensors), dropped
+    if not after:
+        return mapping, dropped
+    made = {tensor.spec.name: tensor.spec for tensor in mapping.tensors}
+    moved_keys = {t.spec.name for t in mapping.tensors if keys and keys & set(t.sources)}
+    found = rewrites(after, list(made), made, moved_keys)
+    return replace(mapping, tensors=tuple(map(_rewritten, mapping.tensors, found))), dropped
 
 
 def leaf_of(reader: Reader, made: MappedTensor) -> Leaf:

@@ -59,8 +59,8 @@ class PiecePattern(Struct, frozen=True):
     only: Mapping[str, int] = {}
 
     def is_for(self, values: Mapping[str, int]) -> bool:
-        """True if it is for these indices."""
-        return not self.only or all(values[n] == place for n, place in self.only.items())
+        """True if it is for these indices, which may be some of all."""
+        return not self.only or all(values.get(n, at) == at for n, at in self.only.items())
 
 
 class Joining(Struct, frozen=True):

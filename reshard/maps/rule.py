@@ -7,6 +7,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from msgspec import Struct, field
 
@@ -125,14 +126,11 @@ class NameTable:
         if skeleton in self._by_number:
             _add_by_number(self._by_number[skeleton], name)
 
-    def matching(self, template: Template, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
-        """The names that match a template, with the indices in each."""
-        found, match = {}, template.matcher(sizes)
-        for name in self._candidates(template):
-            values = match(name)
-            if values is not None:
-                found[name] = values
-        return found
+    def matching(self, template: Template, sizes: Mapping[str, int]) -> dict[tuple[int, ...], str]:
+        """The names that match a template, by the numbers of its indices; ValueError where these do not follow from a name."""
+        names = self._candidates(template)
+        numbers = zip(map(template.matcher(sizes), names), names, strict=True)
+        return {values: name for values, name in numbers if values is not None}
 
     def _candidates(self, template: Template) -> Sequence[str]:
         """The fewest names among which all matches are: those that have one of the template's own numbers."""
@@ -172,10 +170,6 @@ class Matched(Struct, frozen=True):
     names: Mapping[tuple[int, ...], str]
     spec: TensorSpec
 
-    def name(self, values: Mapping[str, int]) -> str:
-        """The source for these indices; ``values`` may have others."""
-        return self.names[tuple([values[index] for index in self.indices])]
-
 
 def match_sources(
     rule: MapRule, table: NameTable, specs: Mapping[str, TensorSpec], sizes: Mapping[str, int]
@@ -191,18 +185,17 @@ def _match(
     specs: Mapping[str, TensorSpec],
     sizes: Mapping[str, int],
 ) -> Matched:
-    indices = _indices(rule, template, sizes)
     try:
-        found = table.matching(template, sizes)
+        indices, names = template.indices(sizes), table.matching(template, sizes)
     except ValueError as error:
         raise PlanError(f"{rule.label}: {error}") from None
-    if not found:
+    if not names:
         raise PlanError(f"{rule.label}: {_no_match(template, table, len(specs))}")
-    names = {tuple([values[i] for i in indices]): name for name, values in found.items()}
-    first = specs[next(iter(found))]
-    for name in found:
+    first = specs[next(iter(names.values()))]
+    shape, dtype = first.shape, first.dtype
+    for name in names.values():
         spec = specs[name]
-        if (spec.shape, spec.dtype) != (first.shape, first.dtype):
+        if spec.shape != shape or spec.dtype != dtype:
             raise PlanError(
                 f"{rule.label}: {template.text!r} stands for {first.name!r}, {_kind(first)}, and {name!r}, {_kind(spec)}; a rule is "
                 "for tensors of one shape and dtype, so write a rule for each"
@@ -212,13 +205,6 @@ def _match(
 
 def _kind(spec: TensorSpec) -> str:
     return f"{spec.dtype} {list(spec.shape)}"
-
-
-def _indices(rule: MapRule, template: Template, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    try:
-        return template.indices(sizes)
-    except ValueError as error:
-        raise PlanError(f"{rule.label}: {error}") from None
 
 
 def _no_match(template: Template, table: NameTable, count: int) -> str:
@@ -237,7 +223,7 @@ def index_sizes(rule: MapRule, found: Sequence[Matched]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for matched in found:
         for at, index in enumerate(matched.indices):
-            most = max(values[at] for values in matched.names) + 1
+            most = max(map(itemgetter(at), matched.names)) + 1
             counts[index] = max(most, counts.get(index, 0))
     for template, matched in zip(rule.sources, found, strict=True):
         expected = math.prod(counts[index] for index in matched.indices)

@@ -115,31 +115,37 @@ class Template(Struct, frozen=True):
 
     def match(self, name: str, sizes: Mapping[str, int]) -> dict[str, int] | None:
         """The indices in a name; None where it does not match as a whole, or an index is beyond a size that is given."""
-        return self.matcher(sizes)(name)
+        found = self.matcher(sizes)(name)
+        return None if found is None else dict(zip(self.indices(sizes), found, strict=True))
 
-    def matcher(self, sizes: Mapping[str, int]) -> Callable[[str], dict[str, int] | None]:
-        """``match`` for many names: few numbers are in many of them, and each is solved once."""
+    def matcher(self, sizes: Mapping[str, int]) -> Callable[[str], tuple[int, ...] | None]:
+        """``match`` for many names, without the names of the indices: few numbers are in many of them, and each is solved once."""
         if not self.holes:
-            return lambda name: {} if self.parts == (name,) else None
+            return lambda name: () if self.parts == (name,) else None
         fullmatch, holes = _pattern(self).fullmatch, self.holes
+        slots = {index: slot for slot, index in enumerate(self.indices(sizes))}
+        unknown = (-1,) * len(slots)
 
         @cache
-        def solved(place: int, digits: str) -> Sequence[tuple[str, int]] | None:
+        def solved(place: int, digits: str) -> Sequence[tuple[int, int]] | None:
             found = _solved(holes[place], int(digits), sizes)
             is_none = found is None or any(n >= sizes.get(i, n + 1) for i, n in found.items())
-            return None if is_none or found is None else tuple(found.items())
+            return None if is_none or found is None else [(slots[i], n) for i, n in found.items()]
 
-        def match(name: str) -> dict[str, int] | None:
+        def match(name: str) -> tuple[int, ...] | None:
             found = fullmatch(name)
-            values: dict[str, int] = {}
-            for place, digits in enumerate(found.groups() if found else ()):
-                indices = solved(place, digits)
-                if indices is None:
+            if found is None:
+                return None
+            values = [*unknown]
+            for place, digits in enumerate(found.groups()):
+                numbers = solved(place, digits)
+                if numbers is None:
                     return None
-                for index, number in indices:
-                    if values.setdefault(index, number) != number:
+                for slot, number in numbers:
+                    if values[slot] not in (-1, number):
                         return None
-            return None if found is None else values
+                    values[slot] = number
+            return tuple(values)
 
         return match
 

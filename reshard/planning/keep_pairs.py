@@ -81,8 +81,10 @@ def _moves(
 
 def _is_whole(piece: Piece, shape: tuple[int, ...]) -> bool:
     """True if a piece takes all of a tensor, as it is but for the dtype."""
-    in_order = piece.axis_order == tuple(range(len(shape)))
-    return in_order and piece.arithmetic is None and not piece.is_viewed and piece.shape == shape
+    box = piece.source_box
+    if box.stop != shape or any(box.start) or piece.is_viewed:
+        return False
+    return piece.arithmetic is None and piece.axis_order == tuple(range(len(shape)))
 
 
 def _about(pair: QuantizedPair) -> str:

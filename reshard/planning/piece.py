@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from reshard.errors import PlanError
 from reshard.geometry.grid import Box, Grid
-from reshard.geometry.tiling import tiling_fault
+from reshard.geometry.tiling import is_grid, tiling_fault
 from reshard.geometry.view import View
 from reshard.layout.tensor_spec import TensorSpec
 
@@ -49,16 +49,16 @@ class Piece(Struct, frozen=True, gc=False):
     arithmetic: Arithmetic | None = None
 
     def __post_init__(self) -> None:
-        rank = self.source_box.rank
-        in_order = _in_order(rank)
-        if self.source_box is self.target_box and self.axis_order == in_order:
+        rank, order = self.source_box.rank, self.axis_order
+        is_in_order = order == _in_order(rank)
+        if is_in_order and self.source_box is self.target_box:
             return  # the common case; there may be 300,000
-        if self.axis_order != in_order and tuple(sorted(self.axis_order)) != in_order:
+        if not is_in_order and not _is_order(order, rank):
             raise PlanError(
-                f"{self.target!r}: the axis order {self.axis_order} is not a permutation of {rank} dimensions"
+                f"{self.target!r}: the axis order {order} is not a permutation of {rank} dimensions"
             )
         shape = self.source_box.shape
-        moved = tuple(map(shape.__getitem__, self.axis_order))
+        moved = shape if is_in_order else tuple(map(shape.__getitem__, order))
         if moved != self.target_box.shape:
             raise PlanError(
                 f"{self.target!r}: a box of shape {list(moved)} from {self.source!r} cannot fill "
@@ -73,6 +73,7 @@ class Piece(Struct, frozen=True, gc=False):
         *,
         saturate: bool = False,
         checkpoint: int = 0,
+        arithmetic: Arithmetic | None = None,
     ) -> Piece:
         """All of one tensor becomes all of another, in the same axis order."""
         return cls(
@@ -85,6 +86,7 @@ class Piece(Struct, frozen=True, gc=False):
             target.dtype,
             saturate,
             checkpoint,
+            arithmetic=arithmetic,
         )
 
     @classmethod
@@ -114,8 +116,8 @@ class Piece(Struct, frozen=True, gc=False):
 
     def fills(self, spec: TensorSpec) -> bool:
         """True if it fills all of a target tensor."""
-        view = self.target_view
-        return self.target_box == Box.full(spec.shape if view is None else view.shape)
+        box, view = self.target_box, self.target_view
+        return box.stop == (spec.shape if view is None else view.shape) and not any(box.start)
 
     @property
     def key(self) -> tuple[int, str]:
@@ -218,6 +220,11 @@ def _in_order(rank: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
+def _is_order(order: tuple[int, ...], rank: int) -> bool:
+    return tuple(sorted(order)) == _in_order(rank)
+
+
+@lru_cache(maxsize=256)
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     """The permutation that undoes ``order``."""
     return tuple(order.index(d) for d in range(len(order)))
@@ -228,6 +235,8 @@ def check_tiled(spec: TensorSpec, pieces: Sequence[Piece]) -> None:
     full = Box.full(spec.shape)
     if len(pieces) == 1 and pieces[0].fills(spec):
         return  # the common case; there may be 100,000
+    if is_grid(full, [box for piece in pieces for box in _boxes(piece)]):
+        return
     boxes = [(box, piece) for piece in pieces for box in _boxes(piece)]
     outside = next((one for one in boxes if not full.contains(one[0])), None)
     if outside is not None:

@@ -11,29 +11,29 @@ planned alone, and then join one another. Those for different boxes share one re
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from reshard.answers.record import MadeLater
 from reshard.errors import MemoryBudgetError
-from reshard.planning.piece import check_tiled, spans_chunks
+from reshard.planning.asked_fills import AskedFill, AskedFills, AskedTensor
 from reshard.planning.plans import (
     Fill,
     FillAt,
-    Filling,
+    Filled,
     MultiPlan,
     Plan,
     Read,
     Side,
-    TensorPlan,
     TensorPlans,
     around,
 )
-from reshard.planning.read_box import AnyWanted, geometry, geometry_alone, moved
+from reshard.planning.read_box import AnyWanted, geometry
 from reshard.planning.strategies import (
     COPY_BYTES,
     SharedRead,
@@ -75,62 +75,68 @@ def make_multi_plan(
 ) -> MultiPlan:
     """A plan for the wanted pieces of each of several targets, within one budget.
 
-    Wanted pieces of one target that name one tensor are its pieces. Workers are threads of ``processes`` processes, or of this one
-    if that is 0.
+    Wanted pieces of one target that name one tensor are its pieces. Arguments and errors as for ``plan_fills``; PlanError if the pieces
+    of a tensor do not tile it.
+    """
+    asked = AskedFills.of(wanted_pieces)
+    return plan_fills(asked, max_memory, workers, metadata_bytes, processes)
+
+
+def plan_fills(
+    asked: AskedFills,
+    max_memory: int,
+    workers: int,
+    metadata_bytes: int = 0,
+    processes: int = 0,
+) -> MultiPlan:
+    """A plan for fills within one budget. Workers are threads of ``processes`` processes, or of this one if that is 0.
 
     Raises MemoryBudgetError, naming the tensor, its need and the smallest budget that works for everything, if no
-    strategy of a wanted piece fits. Raises PlanError if the pieces of a tensor do not tile it.
+    strategy of a wanted piece fits.
     """
     counted = counted_bytes(metadata_bytes) + processes * PROCESS_BYTES
     budget = Budget(max_memory - counted, workers)
-    tensors = [_tensors(of_target) for of_target in wanted_pieces]
-    made: dict[FillAt, Fill] = {}
+    known = [_shared(group, asked, budget, counted) for group in asked.firsts]
+    made: list[Any] = [None] * len(asked.places)
     reads: list[FillAt | Read] = []
-    known: dict[Hashable, list[SharedRead]] = {}
-    for places in _sharing(tensors):
-        asked = [_asked(tensors, at) for at in places]
-        key = _geometry(asked)
-        if key not in known:
-            # The refusal names the largest tensor of one target, or of several targets a tensor that shares the read.
-            every = [wanted for one in asked for wanted in one]
-            refusable = wanted_pieces[0] if len(wanted_pieces) == 1 else every
-            known[key] = _shared(asked, budget, refusable, counted)
-        if len(places) == 1:
-            made[places[0]] = known[key][0].fills[0]
-            reads.append(places[0])
+    for group, kind in zip(asked.groups, asked.kinds, strict=True):
+        if isinstance(group, int):
+            made[group] = known[kind][0].fills[0]
+            reads.append(asked.places[group])
             continue
-        for shared in known[key]:
-            at = [places[number] for number in shared.numbers]
-            made.update(zip(at, _unlike(shared.fills), strict=True))
-            reads.append(at[0] if len(at) == 1 else _read_of_several(shared, at, asked))
+        for shared in known[kind]:
+            numbers = [group[number] for number in shared.numbers]
+            for number, fill in zip(numbers, shared.fills, strict=True):
+                made[number] = fill
+            reads.append(_read_of(shared, numbers, asked))
+    in_order = iter(made)
     plans = tuple(
         Plan(
-            _planned(target, of_target, made),
+            TensorPlans([_filled(tensor, in_order) for tensor in of_target]),
             budget.memory,
             workers,
             metadata_bytes,
             max_memory,
             processes,
         )
-        for target, of_target in enumerate(tensors)
+        for of_target in asked.tensors
     )
     return MultiPlan(plans, MadeLater(reads, partial(_read, plans)))
 
 
-def _unlike(fills: Sequence[Fill]) -> Sequence[Fill]:
-    """One fill in place of all that differ in names and places only."""
-    known: dict[Hashable, Fill] = {}
-    keys = (
-        (x.strategy, id(x.units), x.band_bytes, x.price, x.at_once, x.piece.shape, moved(x.piece))
-        for x in fills
-    )
-    return [known.setdefault(key, fill) for key, fill in zip(keys, fills, strict=True)]
+def _filled(tensor: AskedTensor, fills: Iterator[Fill]) -> Filled:
+    """A tensor with its fills, the next ones."""
+    if isinstance(tensor, list):
+        return tensor, list(islice(fills, len(tensor)))
+    return tensor, next(fills)
 
 
-def _read_of_several(
-    shared: SharedRead, places: Sequence[FillAt], asked: Sequence[_OneFill]
-) -> Read:
-    boxes = [asked[number][0].piece.source_box for number in shared.numbers]
+def _read_of(shared: SharedRead, numbers: Sequence[int], asked: AskedFills) -> FillAt | Read:
+    """The read of the fills with these numbers; one that shares none stands for its own."""
+    places = [asked.places[number] for number in numbers]
+    if len(places) == 1:
+        return places[0]
+    boxes = [wanted.piece.source_box for (wanted,) in asked.of_group(numbers)]
     return Read(tuple(places), around(boxes), shared.units)
 
 
@@ -142,100 +148,18 @@ def _read(plans: Sequence[Plan], read: FillAt | Read) -> Read:
     return Read.of([read], [fill], fill.units)
 
 
-def _geometry(asked: Sequence[_OneFill]) -> Hashable:
-    """A key of the wanted pieces of fills; those with equal keys are planned alike."""
-    if len(asked) == 1 and len(asked[0]) == 1:
-        return geometry_alone(asked[0][0])
-    return tuple([geometry(wanted) for one in asked for wanted in one])
-
-
-_OneFill = Sequence[AnyWanted]
-"""The wanted pieces of one fill: one, or several whose pieces are assembled together."""
-
-_OneTensor = AnyWanted | list[_OneFill]
-"""The fills of a tensor. Most have one piece, which stands for itself: lists take 170 bytes."""
-
-
-def _tensors(wanted_pieces: Sequence[AnyWanted]) -> list[_OneTensor]:
-    """The fills of each tensor of a target, in the order of the wanted pieces; PlanError if pieces do not tile a tensor."""
-    by_name: dict[str, AnyWanted | list[AnyWanted]] = {}
-    for wanted in wanted_pieces:
-        first = by_name.setdefault(wanted.piece.target, wanted)
-        if isinstance(first, list):
-            first.append(wanted)
-        elif first is not wanted:
-            by_name[wanted.piece.target] = [first, wanted]
-    return [_fills_of(some) for some in by_name.values()]
-
-
-def _fills_of(some: AnyWanted | list[AnyWanted]) -> _OneTensor:
-    if not isinstance(some, list):
-        check_tiled(some.specs[1], [some.piece])
-        return some
-    pieces, target = [wanted.piece for wanted in some], some[0].target
-    check_tiled(target.spec, pieces)
-    is_in_pieces = target.raw and target.in_order is None
-    if is_in_pieces or not spans_chunks(target.spec, pieces):
-        return [[wanted] for wanted in some]
-    return [some]
-
-
-def _asked(tensors: Sequence[Sequence[_OneTensor]], at: FillAt) -> _OneFill:
-    """The wanted pieces of a fill."""
-    tensor = tensors[at.target][at.tensor]
-    return tensor[at.fill] if isinstance(tensor, list) else (tensor,)
-
-
-def _planned(
-    target: int, tensors: Sequence[_OneTensor], made: Mapping[FillAt, Fill]
-) -> TensorPlans:
-    """The tensors of a target with the fills that were made for wanted pieces like theirs."""
-    found: list[TensorPlan | tuple[Filling, Fill]] = []
-    for number, tensor in enumerate(tensors):
-        if isinstance(tensor, list):
-            side, fills = tensor[0][0].target, enumerate(tensor)
-            found.append(
-                TensorPlan(
-                    tuple([made[FillAt(target, number, n)].of(asked, side) for n, asked in fills])
-                )
-            )
-        else:
-            found.append((tensor, made[FillAt(target, number)]))
-    return TensorPlans(found)
-
-
-def _sharing(tensors: Sequence[Sequence[_OneTensor]]) -> list[Sequence[FillAt]]:
-    """Groups of fills that may share a read, in the order of the first target: of one source tensor, in one view."""
-    found: dict[Hashable, FillAt | list[FillAt]] = {}
-    for target, of_target in enumerate(tensors):
-        for number, tensor in enumerate(of_target):
-            for of, asked in enumerate(tensor if isinstance(tensor, list) else ((tensor,),)):
-                at = FillAt(target, number, of)
-                key = _sharing_key(at, asked)
-                first = found.setdefault(key, at)
-                if isinstance(first, list):
-                    first.append(at)
-                elif first is not at:
-                    found[key] = [first, at]
-    return [some if isinstance(some, list) else (some,) for some in found.values()]
-
-
-def _sharing_key(at: FillAt, asked: _OneFill) -> Hashable:
-    piece = asked[0].piece
-    if len(asked) > 1 or piece.fill is not None:
-        return at
-    return piece.source, asked[0].specs[0].shape, piece.checkpoint, piece.source_view
-
-
 def _shared(
-    asked: Sequence[_OneFill], budget: Budget, refusable: Sequence[AnyWanted], metadata_bytes: int
+    group: Sequence[AskedFill], asked: AskedFills, budget: Budget, metadata_bytes: int
 ) -> list[SharedRead]:
-    """As few reads for a group as memory and processor time allow; a refusal considers all of ``refusable``."""
-    full = [[wanted.full for wanted in one] for one in asked]
+    """As few reads for a group as memory and processor time allow."""
+    full = [[wanted.full for wanted in one] for one in group]
     if len(full[0]) > 1:
         return [_joint(full[0], budget, metadata_bytes)]
     found = shared_reads([one for (one,) in full], budget)
     if found is None:
+        # The refusal names the largest tensor of one target, or of several targets a tensor that shares the read.
+        is_one = len(asked.tensors) == 1
+        refusable = asked.wanted_pieces if is_one else (one for (one,) in group)
         raise _refusal(refusable, budget.memory, metadata_bytes)
     return found
 
@@ -251,7 +175,7 @@ def _joint(wanted_pieces: Sequence[WantedPiece], budget: Budget, metadata_bytes:
 
 
 def _refusal(
-    wanted_pieces: Sequence[AnyWanted], max_memory: int, metadata_bytes: int
+    wanted_pieces: Iterable[AnyWanted], max_memory: int, metadata_bytes: int
 ) -> MemoryBudgetError:
     unlike = {geometry(r): r.full for r in wanted_pieces}.values()
     need, _, wanted = max(
@@ -355,9 +279,12 @@ def _of_one_box(
     numbers: Sequence[int], wanted_pieces: Sequence[WantedPiece], budget: Budget
 ) -> list[SharedRead] | None:
     """Reads of wanted pieces for the same box: each joins the read that gains most by it. None if one does not fit."""
+    if len(numbers) == 1:
+        only = _alone(wanted_pieces[numbers[0]], budget)
+        return None if only is None else [replace(only, numbers=tuple(numbers))]
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for number in numbers:
-        alike[geometry_alone(wanted_pieces[number]) if len(numbers) > 1 else None].append(number)
+        alike[wanted_pieces[number].kind].append(number)
     reads: list[SharedRead] = []
     for same in alike.values():
         alone = _alone(wanted_pieces[same[0]], budget)
@@ -438,7 +365,7 @@ def _grouped(wanted_pieces: Sequence[WantedPiece], budget: Budget) -> Iterator[l
     order = sorted(range(len(wanted_pieces)), key=lambda n: wanted_pieces[n].piece.source_box.start)
     most = 1 if len(wanted_pieces) > MOST_GROUPED else min(MOST_GROUPS, len(wanted_pieces) - 1)
     for parts in _ways(order, most):
-        found = [_read_of(part, wanted_pieces, budget) for part in parts]
+        found = [_group_read(part, wanted_pieces, budget) for part in parts]
         reads = [read for read in found if read is not None]
         if len(reads) == len(found):
             yield reads
@@ -453,7 +380,7 @@ def _ways(numbers: Sequence[int], most: int) -> Iterator[list[Sequence[int]]]:
         count = -(-count * 3 // 2)
 
 
-def _read_of(
+def _group_read(
     numbers: Sequence[int], wanted_pieces: Sequence[WantedPiece], budget: Budget
 ) -> SharedRead | None:
     """One read of these pieces, with the cost of reading in its first fill only; None if it does not fit."""
@@ -461,7 +388,10 @@ def _read_of(
     if read is None:
         return None
     first, *others = read.fills
-    fills = [replace(f, price=replace(f.price, decoded_bytes=0, source_bytes=0)) for f in others]
+    unpaid = {id(f): f for f in others}
+    for key, fill in unpaid.items():
+        unpaid[key] = replace(fill, price=replace(fill.price, decoded_bytes=0, source_bytes=0))
+    fills = [unpaid[id(fill)] for fill in others]
     return replace(read, fills=(first, *fills), numbers=tuple(numbers))
 
 
@@ -472,7 +402,6 @@ def _within(wanted_pieces: Sequence[WantedPiece], budget: Budget) -> SharedRead 
 
 def _alone(wanted: WantedPiece, budget: Budget) -> SharedRead | None:
     """The read of a wanted piece that shares none; its fill may have the names and places of a wanted piece like it."""
-    key = geometry_alone(wanted)
-    if key not in budget.alone:
-        budget.alone[key] = _within([wanted], budget)
-    return budget.alone[key]
+    if wanted.kind not in budget.alone:
+        budget.alone[wanted.kind] = _within([wanted], budget)
+    return budget.alone[wanted.kind]

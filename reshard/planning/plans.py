@@ -11,7 +11,7 @@ import heapq
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -154,10 +154,8 @@ class Fill(Struct, frozen=True, gc=False):
     @property
     def moved_bytes(self) -> int:
         """Bytes of the source's elements that it moves."""
-        return sum(
-            math.prod(piece.shape) * side.spec.itemsize
-            for piece, side in zip(self.pieces, self.sources, strict=True)
-        )
+        moved = zip(self.pieces, self.sources, strict=True)
+        return sum(math.prod(piece.shape) * side.spec.itemsize for piece, side in moved)
 
 
 def around(boxes: Sequence[Box]) -> Box:
@@ -246,12 +244,8 @@ class TensorPlan(Struct, frozen=True, gc=False):
         box = fill.units.box(fill.units.index_at(number))
         if not fill.is_joint:
             return box.size * fill.source.spec.itemsize
-        place = box.shift(fill.box.start)
-        return sum(
-            part.size * side.spec.itemsize
-            for piece, side in zip(fill.pieces, fill.sources, strict=True)
-            for part in piece.of_target(place)
-        )
+        place, moved = box.shift(fill.box.start), zip(fill.pieces, fill.sources, strict=True)
+        return sum(x.size * side.spec.itemsize for piece, side in moved for x in piece.of_target(place))  # fmt: skip
 
     def fill_at(self, unit: int) -> tuple[Fill, int]:
         """The fill that has a unit, and the unit's number within that fill. Raises IndexError for no such unit."""
@@ -262,31 +256,38 @@ class TensorPlan(Struct, frozen=True, gc=False):
         raise IndexError(unit)
 
 
-class TensorPlans(MadeLater[TensorPlan]):
-    """Plans of tensors, and the prices of their fills. One of a single piece is made when it is looked at, of a fill like its own."""
+Filled = tuple[Filling, Fill] | tuple[Sequence[Sequence[Filling]], list[Fill]]
+"""A tensor's piece and a fill like its own; or the pieces of each of its fills, and fills like those."""
 
-    def __init__(self, items: Sequence[TensorPlan | tuple[Filling, Fill]]) -> None:
+
+class TensorPlans(MadeLater[TensorPlan]):
+    """Plans of tensors, each made when it is looked at, and the prices of their fills."""
+
+    def __init__(self, items: Sequence[Filled]) -> None:
         super().__init__(items, _tensor_plan)
-        fills = (x.fills if isinstance(x, TensorPlan) else (x[1],) for x in items)
-        self.prices = [fill.price for some in fills for fill in some]
+        self.prices = [fill.price for _, some in items for fill in _listed(some)]
 
     @property
     def unlike(self) -> Iterator[TensorPlan]:
         """The plans without those that differ from an earlier one in names and places only."""
         seen = set()
         for item in self._items:
-            if isinstance(item, TensorPlan):
-                yield item
-            elif id(item[1]) not in seen:
-                seen.add(id(item[1]))
+            like = tuple(map(id, _listed(item[1])))
+            if like not in seen:
+                seen.add(like)
                 yield _tensor_plan(item)
 
 
-def _tensor_plan(item: TensorPlan | tuple[Filling, Fill]) -> TensorPlan:
-    if isinstance(item, TensorPlan):
-        return item
-    asked, fill = item
-    return TensorPlan((fill.of([asked], asked.target),))
+def _listed(fills: Fill | list[Fill]) -> Sequence[Fill]:
+    return fills if isinstance(fills, list) else (fills,)
+
+
+def _tensor_plan(item: Any) -> TensorPlan:
+    asked, fills = item
+    if not isinstance(fills, list):
+        return TensorPlan((fills.of([asked], asked.target),))
+    side, every = asked[0][0].target, zip(fills, asked, strict=True)
+    return TensorPlan(tuple([fill.of(pieces, side) for fill, pieces in every]))
 
 
 class Plan(Struct, frozen=True):

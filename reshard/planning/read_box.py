@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -78,7 +79,7 @@ COPY_BYTES = 4 << 20
 """Memory to copy a range of a file in the kernel."""
 
 
-class WantedPiece(Struct, frozen=True, gc=False):
+class WantedPiece(Struct, frozen=True, dict=True):
     """A piece that is to be planned, and the storage of its source and target.
 
     Attributes:
@@ -98,20 +99,34 @@ class WantedPiece(Struct, frozen=True, gc=False):
     @property
     def sides(self) -> Sides:
         """A key of the storage of both sides."""
-        return Sides(_stored(self.source), _stored(self.target), self.copy_bytes)
+        counts = self.source.spec.storage.count, self.target.spec.storage.count
+        stored = _stored(self.source), _stored(self.target)
+        return Sides(*stored, self.copy_bytes, counts[0] > 1, counts[1] != 1)
 
     @property
     def full(self) -> WantedPiece:
         """Itself."""
         return self
 
+    @cached_property
+    def kind(self) -> Hashable:
+        """Its ``geometry_alone``."""
+        return geometry_alone(self)
+
 
 class Sides(Struct, frozen=True, cache_hash=True):
-    """A key of the storage of both sides of a wanted piece."""
+    """A key of the storage of both sides of a wanted piece.
+
+    Attributes:
+        source_is_cut: true if it has several chunks.
+        target_is_cut: the same, and true for an empty one, which has none.
+    """
 
     source: Hashable
     target: Hashable
     copy_bytes: int
+    source_is_cut: bool
+    target_is_cut: bool
 
 
 class Alike(Struct, frozen=True, eq=False):
@@ -174,20 +189,31 @@ def geometry_alone(wanted: AnyWanted) -> Hashable:
 
     So 100,000 experts that become separate tensors have one key.
     """
-    piece, (source, target) = wanted.piece, wanted.specs
+    piece, sides = wanted.piece, wanted.sides
     taken: Hashable = piece.source_box.shape
-    if source.storage.count > 1:
+    if sides.source_is_cut:
         viewed = piece.source_view is not None
-        taken = piece.source_box if viewed else piece.source_grid(source.storage).cuts
-    filled = None
-    if not piece.fills(target):
-        if piece.target_view is None:
-            cuts = target.storage.cuts_in(piece.target_box)
-            cuts = tuple([cuts[dim] for dim in inverse(piece.axis_order)])
-        else:
-            cuts = piece.target_grid(target.storage).cuts
-        filled = (cuts, spans_chunks(target, [piece]))
-    return (taken, filled, moved(piece), wanted.sides)
+        taken = piece.source_box if viewed else piece.source_grid(wanted.specs[0].storage).cuts
+    target = wanted.specs[1]
+    filled: Hashable = piece.fills(target)
+    if not filled and sides.target_is_cut:
+        filled = _filled(piece, target)
+    return (taken, filled, moved(piece), sides)
+
+
+def _filled(piece: Piece, target: TensorSpec) -> tuple[bool, Sequence[Cuts]]:
+    """Tells for a part of a target with several chunks if they have elements of other pieces, and the cuts within the part.
+
+    Without a view no grid is made: there may be 300,000 pieces.
+    """
+    box, storage = piece.target_box, target.storage
+    if piece.target_view is not None:
+        return spans_chunks(target, [piece]), piece.target_grid(storage).cuts
+    cuts, spans = (
+        storage.cuts_in(box),
+        not (storage.are_cuts(box.start) and storage.are_cuts(box.stop)),
+    )
+    return spans, tuple([cuts[dim] for dim in inverse(piece.axis_order)])
 
 
 def moved(piece: Piece) -> Hashable:
@@ -223,6 +249,7 @@ class SharedRead(Struct, frozen=True):
     """The fills of wanted pieces that one read serves, in order; they share band and the memory of a task.
 
     Attributes:
+        fills: one for each wanted piece, or that of another one which differs in names and places only.
         units: boxes that tasks read, in the source's view; for a joint fill, boxes of the target.
         numbers: of the wanted pieces, among those that may share a read.
     """
@@ -349,27 +376,26 @@ class ReadBox(Struct, frozen=True):
         self, unpriced: Sequence[UnpricedFill], units: Grid, buffers: TaskBuffers
     ) -> SharedRead:
         reading = self.reading(units)
-        fills: dict[int, Fill] = {}
+        fills: list[Any] = [None] * len(self.wanted_pieces)
         for fill in unpriced:
-            price: Price | None = None
-            for number in fill.numbers:
-                if number == 0 or price is None:
-                    price = self._price(fill, reading, buffers, is_first=number == 0)
-                wanted = self.wanted_pieces[number]
-                fills[number] = Fill(
-                    (wanted.piece,),
-                    (wanted.source,),
-                    wanted.target,
-                    fill.strategy,
-                    fill.units,
-                    buffers.band_bytes,
-                    price,
-                    buffers.at_once,
-                    buffers.gathered_bytes,
-                )
-                if number == 0:
-                    price = None  # the other unpriced fills do not pay for decoding
-        return SharedRead(tuple([fills[number] for number in range(len(fills))]), units)
+            others = fill.numbers
+            if others[0] == 0:  # it pays for decoding, and no other does
+                fills[0] = self._priced(fill, reading, buffers, is_first=True)
+                others = others[1:]
+            if others:
+                like = self._priced(fill, reading, buffers, is_first=False)
+                for number in others:
+                    fills[number] = like
+        return SharedRead(tuple(fills), units)
+
+    def _priced(
+        self, fill: UnpricedFill, reading: Reading, buffers: TaskBuffers, *, is_first: bool
+    ) -> Fill:
+        cost = self._price(fill, reading, buffers, is_first=is_first)
+        sides = (fill.source,), fill.target
+        band, at_once = buffers.band_bytes, buffers.at_once
+        gathered = buffers.gathered_bytes
+        return Fill((fill.piece,), *sides, fill.strategy, fill.units, band, cost, at_once, gathered)
 
     def _price(
         self, fill: UnpricedFill, reading: Reading, buffers: TaskBuffers, *, is_first: bool
@@ -390,7 +416,7 @@ def _kinds(wanted_pieces: Sequence[WantedPiece]) -> list[int]:
     if len(wanted_pieces) == 1:
         return [0]
     known: dict[Hashable, int] = {}
-    return [known.setdefault(geometry_alone(wanted), len(known)) for wanted in wanted_pieces]
+    return [known.setdefault(wanted.kind, len(known)) for wanted in wanted_pieces]
 
 
 def _placed(starts: Sequence[int], grids: Sequence[Grid | None], dim: int) -> set[tuple[int, Cuts]]:

@@ -70,19 +70,27 @@ def rewrites(
     that matches nothing, a bad pattern, names that collide, a selection without tensors, and a cast that changes a
     value's kind but does not name the tensor.
     """
+    kept = kept_leaves(changes, names, tensors)
+    targets = _renamed(changes.rename, Names(kept))
+    casts = _casts(changes.cast, [tensors[n] for n in kept if n in tensors], keys)
+    result = tuple([_rewrite(n, targets.get(n, n), casts.get(n)) for n in kept])
+    if targets or len(set(kept)) < len(kept):
+        _refuse_collisions(result)
+    return result
+
+
+def kept_leaves(
+    changes: Changes, names: Sequence[str], tensors: Mapping[str, TensorSpec]
+) -> Sequence[str]:
+    """The names that select and drop rules keep, in order; errors as for ``rewrites``."""
     _check_patterns(changes)
-    selected = _kept(changes.select, Names(names))
-    kept = _left(changes.drop, selected)
-    if tensors and not any(n in tensors for n in kept.texts):
+    kept = _left(changes.drop, _kept(changes.select, Names(names))).texts
+    if tensors and not any(n in tensors for n in kept):
         raise PlanError(
             f"nothing is left: select and drop rules keep none of the {len(tensors)} tensors; "
             "loosen them"
         )
-    targets = _renamed(changes.rename, kept)
-    casts = _casts(changes.cast, [tensors[n] for n in kept.texts if n in tensors], keys)
-    result = tuple(_rewrite(n, targets.get(n, n), casts.get(n)) for n in kept.texts)
-    _refuse_collisions(result)
-    return result
+    return kept
 
 
 def _rewrite(name: str, target: str, cast: CastRule | None) -> Rewrite:
@@ -177,17 +185,17 @@ def _replacement(pattern: Pattern, to: str) -> Replacement:
 
 def checked_name(name: str, renamed: str) -> str:
     """The new name of a leaf; PlanError if no checkpoint can hold it."""
-    if (
-        not renamed
-        or any(part in ("", ".", "..") for part in renamed.split("/"))
-        or "\0" in renamed
-        or len(renamed) > MAX_NAME
-    ):
+    is_usable = _NO_NAMES.isdisjoint(renamed.split("/")) and "\0" not in renamed
+    if not is_usable or len(renamed) > MAX_NAME:
         raise PlanError(
             f"{name!r} would be renamed to {shown(renamed)}, which is not a usable name; every part between slashes "
             f"must not be empty, '.' or '..', and the whole name may have {MAX_NAME} characters"
         )
     return renamed
+
+
+_NO_NAMES = frozenset(("", ".", ".."))
+"""Parts that are no names of files."""
 
 
 def _refuse_collisions(result: Sequence[Rewrite]) -> None:

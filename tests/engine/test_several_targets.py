@@ -94,12 +94,18 @@ def several(draw: st.DrawFn) -> Several:
     if not found:  # some would travel encoded, and others not
         wanted_pieces, encodings, packed = wanted_pieces[:1], encodings[:1], packed[:1]
         found = list(possible_reads(wanted_pieces, memory, 64))
-    shared = draw(st.sampled_from(found))
+    shared = named(draw(st.sampled_from(found)), wanted_pieces)
     if shared.fills[0].strategy != "whole":
         band = draw(st.sampled_from((1, 40, 300, 1 << 20)))
         shared = with_bands(shared, band)
     values = draw(random_values(shape, dtype))
     return Several(shared, values, encoding, tuple(encodings), tuple(packed))
+
+
+def named(shared: SharedRead, wanted_pieces: list[WantedPiece]) -> SharedRead:
+    """With a fill of its own for each piece, as in a plan; those that differ in names only share one."""
+    fills = zip(shared.fills, wanted_pieces, strict=True)
+    return replace(shared, fills=tuple(fill.of([one], one.target) for fill, one in fills))
 
 
 def with_bands(shared: SharedRead, nbytes: int) -> SharedRead:
@@ -196,7 +202,7 @@ def by_hand(strategies, units, band=200):
     ]
     every = possible_reads(wanted_pieces, 64 * MIB, 64)
     found = [c for c in every if [fill.strategy for fill in c.fills] == strategies]
-    shared = with_bands(found[0], band)
+    shared = with_bands(named(found[0], wanted_pieces), band)
     assert shared.units == units
     values = np.random.default_rng(0).normal(size=(32, 24)).astype(np.float32)
     return Several(shared, values, ZSTD, (RAW_CRC, RAW_CRC), (False, False))
