@@ -1,64 +1,71 @@
-"""Run: the request, findings and reports of one run of a conversion; TotalProgress: the progress of its targets, added up."""
+"""Run: the request, findings and reports of one run of a conversion. Feature: a wish beside the conversion itself, as steps around its story.
+
+A run has a feature only where a call, a name or a source asks for it. Each adds to the plans, may look before the first task, at the end of a
+target and of the run, and gives members of the reports. Most runs have none.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.conversion_key import ConversionKey
-from reshard.conversion.report import ConversionReport, PartReport
-from reshard.conversion.sealed_parts import Scope
-from reshard.engine.progress import Progress, Stage, Tell
+from reshard.engine.executor import HostsExecutor
+from reshard.engine.progress import Progress, Tell, TotalProgress
+from reshard.engine.source_state import check_hosts
+from reshard.errors import PlanError
 from reshard.formats.format import CheckpointPath
-from reshard.planning.estimates import RequestPlan, TimePlan
-from reshard.storage.location import locate
+from reshard.formats.names import IDENTITY_NAME
+from reshard.storage.base import NONE, Requests
+from reshard.storage.target import traits_at
+
+if TYPE_CHECKING:
+    from reshard.conversion.make_plan import JointPlan
+    from reshard.conversion.open_target import OpenTarget
+    from reshard.engine.books import TensorResult
+    from reshard.engine.limits import Limits
+    from reshard.formats.base import Reader
+    from reshard.planning.estimates import TimePlan
+
+R = TypeVar("R")
 
 
-class Run(Struct):
+class Run(Struct, Generic[R]):
     """The state that the steps of a conversion share, and the report of each target that is done.
 
     Attributes:
         chosen, targets: with absolute paths: a worker of the executor may have another working directory,
             and that of the caller may change meanwhile.
-        scope: all of the conversion, a part of it, or the commit of its parts.
         keys: of the conversion to each target.
         read_bytes: encoded bytes that this run read from the source, for all targets together.
-        requests: to buckets, as planned; None where nothing is in a bucket.
-        time: as planned, where several hosts convert.
+        members: those of the report of all targets that features gave.
     """
 
     chosen: CheckpointPath
     targets: Sequence[CheckedTarget]
-    scope: Scope
     executor: Executor | None
     progress: TotalProgress
     before_publish: Callable[[str], None] | None
     started: float
     keys: Sequence[ConversionKey] = ()
-    reports: dict[int, ConversionReport] = field(default_factory=dict)
-    part_reports: dict[int, PartReport] = field(default_factory=dict)
+    reports: dict[int, R] = field(default_factory=dict)
     read_bytes: int = 0
-    requests: RequestPlan | None = None
-    time: TimePlan | None = None
+    members: dict[str, Any] = field(default_factory=dict)
 
     @property
     def source(self) -> str:
         return self.chosen.path
 
     @property
-    def finished(self) -> set[int]:
-        """The numbers of the targets that need no more work."""
-        return {*self.reports, *self.part_reports}
-
-    @property
     def is_unfinished(self) -> bool:
-        return len(self.finished) < len(self.targets)
+        """True if a target needs more work."""
+        return len(self.reports) < len(self.targets)
 
     @property
     def seconds(self) -> float:
@@ -68,74 +75,121 @@ class Run(Struct):
 def start_run(
     chosen: CheckpointPath,
     targets: Sequence[CheckedTarget],
-    scope: Scope,
-    executor: Executor | None,
     progress: Callable[[Progress], None] | None,
+    executor: Executor | None = None,
     before_publish: Callable[[str], None] | None = None,
-) -> Run:
+) -> Run[Any]:
     """A new run, from here on with absolute paths."""
     chosen = replace(chosen, path=str(chosen.root))
-    targets = [replace(target, target=str(locate(target.target))) for target in targets]
+    targets = [replace(target, target=str(target.place)) for target in targets]
     total = TotalProgress(progress)
-    return Run(chosen, targets, scope, executor, total, before_publish, time.monotonic())
+    return Run(chosen, targets, executor, total, before_publish, time.monotonic())
 
 
-class TotalProgress:
-    """Adds up the progress of several targets while bytes are copied.
+class Feature:
+    """A feature of one run; each of its steps does nothing by default."""
 
-    A target reports at the latest when its first task is done; until then its bytes are known from
-    ``expect``.
+    def plan(self, plan: JointPlan, /) -> JointPlan:
+        """The plans with the additions of this feature; raises what can be refused before a byte moves."""
+        return plan
 
-    Attributes:
-        listener: gets the sums; None without one.
+    def begin(self, _run: Run[Any], _targets: Sequence[OpenTarget], /) -> None:
+        """Looks at a run right before its first task."""
+
+    def prove(
+        self,
+        _target: OpenTarget,
+        _results: Sequence[TensorResult],
+        _limits: Limits,
+        _tell: Tell | None,
+        /,
+    ) -> Mapping[str, Any]:
+        """Members for the report of a target that is complete, and has not appeared yet; it may still get files."""
+        return {}
+
+    def end(self, _run: Run[Any], _plan: JointPlan, /) -> Mapping[str, Any]:
+        """Members for the report of a run that is done."""
+        return {}
+
+
+def features_of(
+    chosen: CheckpointPath, targets: Sequence[CheckedTarget], reader: Reader
+) -> Iterator[Feature]:
+    """The features that options, names and source ask for, of a whole conversion and of parts; most have none."""
+    if reader.version is not None or any(target.version is not None for target in targets):
+        yield Versions()
+    asked = {target.identity for target in targets} - {"none"}
+    if asked - {None} or (asked and (chosen.root.view() / IDENTITY_NAME).exists()):
+        from reshard.conversion.identity import Identity
+
+        yield Identity()
+
+
+def features_of_run(
+    source: str, targets: Sequence[str], executor: Executor | None = None, more: Requests = NONE
+) -> list[Feature]:
+    """The features of a whole conversion that its places and its executor ask for.
+
+    Args:
+        more: requests that the conversion makes besides, before its plan.
     """
+    found: list[Feature] = []
+    if any(traits_at(place).by_requests for place in (source, *targets)):
+        from reshard.conversion.most_requests import InBuckets
 
-    def __init__(self, listener: Tell | None) -> None:
-        self.listener = listener
-        self._latest: dict[int, Progress] = {}
-
-    def of(self, number: int) -> Tell | None:
-        """The function that target ``number`` calls with its own progress; None without a listener."""
-        return None if self.listener is None else partial(self._add, self.listener, number)
-
-    def expect(self, number: int, total_bytes: int, tasks: int) -> None:
-        """Counts a target that has no task done yet."""
-        self._latest[number] = Progress(0, total_bytes, 0, tasks, "")
-
-    def end(self, stage: Stage) -> None:
-        """Reports that everything is copied, and the stage that comes now."""
-        if self.listener is None:
-            return
-        total = self._sum("")
-        self.listener(
-            replace(total, moved_bytes=total.total_bytes, tasks_done=total.tasks, stage=stage)
-        )
-
-    def _add(self, listener: Tell, number: int, progress: Progress) -> None:
-        if progress.stage != "copying":
-            listener(progress)
-            return
-        self._latest[number] = progress
-        listener(self._sum(progress.tensor))
-
-    def _sum(self, tensor: str) -> Progress:
-        every = self._latest.values()
-        return Progress(
-            sum(p.moved_bytes for p in every),
-            sum(p.total_bytes for p in every),
-            sum(p.tasks_done for p in every),
-            sum(p.tasks for p in every),
-            tensor,
-            resumed_bytes=sum(p.resumed_bytes for p in every),
-            hosts=_by_host(every),
-        )
-
-
-def _by_host(every: Collection[Progress]) -> Mapping[str, int]:
-    if len(every) == 1:
-        return next(iter(every)).hosts
-    found: dict[str, int] = {}
-    for progress in every:
-        for host, nbytes in progress.hosts.items():
-            found[host] = found.get(host, 0) + nbytes
+        found.append(InBuckets(more))
+    if isinstance(executor, HostsExecutor):
+        found.append(OnHosts(executor))
     return found
+
+
+class Versions(Feature):
+    """Numbers the weights of targets: as a name says, or as the deltas over the source make them."""
+
+    def plan(self, plan: JointPlan, /) -> JointPlan:
+        """The targets with the versions that their indices record.
+
+        Raises PlanError where the name says another version than the deltas make. A map or rules make another version, which only a
+        name can number.
+        """
+        found = []
+        for one in plan.targets:
+            named, target, version = one.target.version, one.target, plan.reader.version
+            is_as_made = target.given_map is None and not target.changes
+            made = version.id if version is not None and is_as_made else None
+            if made is not None and named not in (None, made):
+                from reshard.formats.delta.index_values import folder_of
+
+                raise PlanError(
+                    f"the target {target.target!r} has the name of the version {named}, but the deltas make the version {made}, on "
+                    f"which receivers would put the wrong deltas; name it {folder_of(made)}, or by no version"
+                )
+            checkpoint = replace(one.checkpoint, version=made if named is None else named)
+            found.append(replace(one, checkpoint=checkpoint))
+        return replace(plan, targets=tuple(found))
+
+
+class OnHosts(Feature):
+    """Makes sure that every host of an executor sees source and targets, and reports the time that was planned for them."""
+
+    def __init__(self, executor: HostsExecutor) -> None:
+        self._executor = executor
+        self._planned: TimePlan | None = None
+
+    def plan(self, plan: JointPlan, /) -> JointPlan:
+        """Notes the time that several hosts need for all targets."""
+        hosts = self._executor.hosts
+        self._planned = None if hosts == 1 else plan.answer().time(hosts)
+        return plan
+
+    def begin(self, run: Run[Any], targets: Sequence[OpenTarget], /) -> None:
+        """Raises an error that names a host with another version, source or file system."""
+        if targets:
+            access = [t.output.elsewhere for t in targets if t.output.elsewhere is not None]
+            check_hosts(self._executor, run.source, run.keys[0].files, access)
+
+    def end(self, run: Run[Any], _plan: JointPlan, /) -> Mapping[str, Any]:
+        """The time, as planned and as it took."""
+        from reshard.conversion.report import TimeReport
+
+        return {} if self._planned is None else {"time": TimeReport(self._planned, run.seconds)}

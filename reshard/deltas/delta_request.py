@@ -26,9 +26,9 @@ from reshard.formats.delta.read_delta import (
     open_delta,
     recorded_version,
     version_of_delta,
-    version_of_name,
 )
 from reshard.formats.format import CheckpointPath
+from reshard.formats.names import version_of_name
 from reshard.formats.registry import open_reader
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap

@@ -346,7 +346,8 @@ class Quantized(Struct, frozen=True):
         return f"{'; '.join(texts)}, {self.plain:,} as they are" if texts else ""
 
 
-_CODES = frozenset(d for d in (*DTYPES, *PACKED) if d.startswith((*LOW_DTYPES, "int32", "uint32")))
+CODES = frozenset(d for d in (*DTYPES, *PACKED) if d.startswith((*LOW_DTYPES, "int32", "uint32")))
+"""The dtypes of tensors that may hold codes."""
 
 
 def quantization(reader: Reader) -> Quantized | None:
@@ -361,7 +362,7 @@ def find_pairs(
 
     ``config`` gives the part of the model's config about quantisation, and is called once if a tensor may hold codes.
     """
-    candidates = [spec for spec in specs.values() if spec.dtype in _CODES]
+    candidates = [spec for spec in specs.values() if spec.dtype in CODES]
     found = list(named_pairs(candidates, specs)) if candidates else []
     bare = [spec.name for spec in candidates if spec.dtype in ONLY_CODES]
     if not found and not bare:
