@@ -43,7 +43,7 @@ def checking(heard: list[ChunkChecksum]) -> Any:
     ) -> Mapping[str, bytes]:
         heard.extend(checksums)
         assert list(checksums) == heard
-        tensors = checksums.target.job.checkpoint.tensors
+        tensors = checksums.target.planned.checkpoint.tensors
         chunks = {
             (name, index) for name, t in tensors.items() for index in t.spec.storage.indices()
         }
