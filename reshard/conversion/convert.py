@@ -221,7 +221,7 @@ def run_tasks(
     total = plan.total
     runs: list[TargetRun | None] = [None] * len(run.targets)
     for target in targets:
-        runs[target.planned.number] = target.run
+        runs[target.planned.number] = target
     workers = 0 if is_own(run.executor) else total.workers * hosts_of(run.executor)
     batches = task_batches(total, [plan.reader], runs, part, workers_elsewhere=workers)
     with ExitStack() as unfinished:

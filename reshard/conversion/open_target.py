@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
-from msgspec import Struct
+from msgspec import field
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
@@ -17,7 +17,7 @@ from reshard.conversion.conversion_key import ConversionKey, key_left
 from reshard.conversion.make_plan import TargetPlan
 from reshard.conversion.prove import check_complete, check_read_back, check_unseen_memory
 from reshard.conversion.run import Run
-from reshard.engine.books import Books, DoneUnits, TargetRun
+from reshard.engine.books import Books, TargetRun
 from reshard.engine.error_context import about_target
 from reshard.engine.journal import JournaledChunk, journaled_chunks, read_results, record_of
 from reshard.engine.limits import Limits
@@ -51,23 +51,20 @@ from reshard.storage.targets import (
 from reshard.storage.transaction import Transaction, may_be_resumed
 
 
-class OpenTarget(Struct):
+class OpenTarget(TargetRun, kw_only=True):
     """A target while a run writes it: its plan, its transaction, and the work that is done.
 
     Attributes:
+        done: units that are filled; None until this run has begun, or has taken over from an earlier one.
         progress: called with the progress of this target.
-        done: units that an earlier run filled; None until this run has begun, or has taken over from an earlier one.
         put: the version of each metadata file that this run has put into a bucket, by its path.
         is_published: true if the target has appeared, so that only temporary files are left to remove.
     """
 
     planned: TargetPlan
     transaction: Transaction
-    output: TargetOutput
-    books: Books
     progress: Tell | None = None
-    done: DoneUnits | None = None
-    put: dict[str, str] = {}
+    put: dict[str, str] = field(default_factory=dict)
     is_published: bool = False
 
     @property
@@ -80,11 +77,6 @@ class OpenTarget(Struct):
         """True if this run has begun the target, or has taken it over from an earlier run."""
         return self.done is not None
 
-    @property
-    def run(self) -> TargetRun:
-        """The part that the engine needs."""
-        return TargetRun(self.output, self.books, self.done, self._record)
-
     def recorded(self) -> Iterator[Result]:
         """The units that are recorded, read anew with each call."""
         return read_results(self.transaction.records(), self.planned.plan)
@@ -93,9 +85,6 @@ class OpenTarget(Struct):
         """The chunks of these units; ``of_others``: of those that other hosts have filled."""
         results = (one for one in self.recorded() if one.host or not of_others)
         return journaled_chunks(results, self.planned.plan, self.output)
-
-    def _record(self, results: Sequence[Result]) -> None:
-        self.transaction.append(record_of(results))
 
 
 def check_space(targets: Sequence[TargetPlan]) -> None:
@@ -181,7 +170,13 @@ def open_target(
         output.uploads.check = transaction.check
     progress = run.progress.of(planned.number)
     books = Books(planned.plan, output, progress)
-    return OpenTarget(planned, transaction, output, books, progress)
+
+    def record(results: Sequence[Result]) -> None:
+        transaction.append(record_of(results))
+
+    return OpenTarget(
+        output, books, record=record, planned=planned, transaction=transaction, progress=progress
+    )
 
 
 def lock_whole(planned: TargetPlan, locks: ExitStack) -> Transaction:

@@ -310,7 +310,7 @@ def _has_files_of(target: OpenTarget, parts: Mapping[Part, Transaction]) -> bool
 
 def _expect_part(target: OpenTarget, plan: MultiPlan, part: Part) -> None:
     """Sets the totals of the books to those of the part."""
-    units = list(units_of_part(plan, [target.planned.reader], target.run, part))
+    units = list(units_of_part(plan, [target.planned.reader], target, part))
     tensors = target.planned.plan.tensors
     total_bytes = sum(tensors[tensor].unit_bytes(unit) for tensor, unit in units)
     target.books.expect(total_bytes, len(units))
@@ -371,7 +371,7 @@ def _check_sealed(
     lacking: list[str] = []
     for number in range(1, count + 1):
         part = Part(number, count)
-        own = list(units_of_part(plan, [target.planned.reader], target.run, part))
+        own = list(units_of_part(plan, [target.planned.reader], target, part))
         if part not in parts:
             lacking.append(f"{part} (not begun)")
             continue
