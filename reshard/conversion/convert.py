@@ -107,9 +107,9 @@ def run_conversion(run: Run[ConversionReport]) -> None:
     with locked_targets(run, left, outputs, lock) as targets:
         with begun_targets(targets, _begin):
             check_space_left(targets)
-            run_tasks(run, plan, targets)
+            do_tasks(run, plan, targets)
         for target in targets:
-            publish(run, plan, target)
+            prove_and_publish(run, plan, target)
     for feature in plan.features:
         run.members |= feature.end(run, plan)
 
@@ -214,7 +214,7 @@ def _begin(target: OpenTarget) -> None:
     open_to_tasks(target)
 
 
-def run_tasks(
+def do_tasks(
     run: Run[Any], plan: JointPlan, targets: Sequence[OpenTarget], part: Part = ALL
 ) -> None:
     """Runs the tasks that are left of a part of the plan, and records them."""
@@ -236,7 +236,7 @@ def run_tasks(
         run.read_bytes = run_batches(batches, runs, *limits, run.executor, total.processes)
 
 
-def publish(run: Run[ConversionReport], plan: JointPlan, target: OpenTarget) -> None:
+def prove_and_publish(run: Run[ConversionReport], plan: JointPlan, target: OpenTarget) -> None:
     """Proves a target, makes it appear now that all of its bytes are proven, and notes its report."""
     planned = target.planned
     with about_target(planned.name):

@@ -219,10 +219,10 @@ class Identity(Feature):
         if planned.file:
             return {"identity": IdentityReport(found.root, how)}
         files = {TREE_NAME: render_tree(found), IDENTITY_NAME: render_identity(found)}
-        source = None if known.of_source is None else known.of_source.root
-        if source in (None, found.root) or made is None:
+        source = None if known.of_source is None or made is None else known.of_source.root
+        if source == found.root:
             source = None
-        else:
+        if source is not None and made is not None:
             files[RECEIPT_NAME] = render_receipt(source, found.root, made.changes, made.by)
         signers: tuple[str, ...] = ()
         if known.signature is not None:
@@ -305,8 +305,7 @@ def _warnings(known: KnownIdentity, source: Reader, target: TargetCheckpoint) ->
     if target.form.file:
         return
     yield from known.warnings
-    made = target.made
-    has_rules = made is not None and (made.changes or made.by is not None)
+    has_rules = target.made is not None and (target.made.changes or target.made.by is not None)
     if known.mode == "compute" and known.of_source is None and has_rules:
         yield (
             f"no receipt is written, since the source records no identity; {how_to_record(source.uri)}, and convert again from there, "
@@ -344,7 +343,11 @@ def _found(
     if known.mode == "check":
         expected = _carried(planned, of_source)
         if found.root != expected.root:
-            raise _another_root(found, expected)
+            other = next(_others(found, expected.tensors, {n: n for n in expected.tensors}), "")
+            raise VerificationError(
+                f"what was written has the root {found.root}, but the source's identity gives {expected.root} (the first tensor that differs "
+                f"is {other!r}); the output was discarded; check this machine's memory and disk, then run again"
+            )
     else:
         _refuse_other_source(planned, of_source, found, target.books.source_digests())
     return found
@@ -382,28 +385,12 @@ def _refuse_other_source(
                 raise changed_once_identified(uri, then.name, now.crc64nvme, then.crc64nvme)
 
 
-def _another_root(found: WeightsIdentity, expected: WeightsIdentity) -> VerificationError:
-    other = next(
-        (
-            n
-            for n, t in expected.tensors.items()
-            if found.tensors.get(n) is None or found.tensors[n].entry != t.entry
-        ),
-        "",
-    )
-    return VerificationError(
-        f"what was written has the root {found.root}, but the source's identity gives {expected.root} (the first tensor that differs "
-        f"is {other!r}); the output was discarded; check this machine's memory and disk, then run again"
-    )
-
-
 def recorded_report(finished: Reader) -> IdentityReport | None:
     """The identity that a finished target records; None where it records none."""
     folder = locate(finished.uri).view()
     found = read_identity(folder)
-    if found is None:
-        return None
-    return IdentityReport(found.root, "recorded", signers=_signers(folder, found.root))
+    signers = () if found is None else _signers(folder, found.root)
+    return None if found is None else IdentityReport(found.root, "recorded", signers=signers)
 
 
 def _signers(folder: Location, root: str) -> tuple[str, ...]:

@@ -35,11 +35,11 @@ from reshard.conversion.conversion_key import (
     key_left,
 )
 from reshard.conversion.convert import (
+    do_tasks,
     find_finished,
     note_source,
     open_and_plan,
-    publish,
-    run_tasks,
+    prove_and_publish,
     to_carry_out,
 )
 from reshard.conversion.identity import recorded_report
@@ -221,7 +221,7 @@ def _do_part(
     output = open_output(planned, plan.limits(None), part_root(planned.place, part))
     with locked_targets(run, [planned], [output], lock) as (target,):
         with begun_targets([target], begin):
-            run_tasks(run, plan, [target], part)
+            do_tasks(run, plan, [target], part)
             _seal(target, part, run.source)
         books = target.books
         return PartReport(
@@ -261,7 +261,8 @@ def commit_parts(
         for planned in to_carry_out(run, plan):
             _commit(run, plan, planned, agreed)
             remove_parts(place, planned.target.state)
-    return replace(run.reports[0], source=agreed.source, target=target)
+    # The parts moved what a commit takes over.
+    return replace(run.reports[0], source=agreed.source, target=target, resumed_bytes=0)
 
 
 def _report_committed(run: Run[ConversionReport], number: int, result: Reader) -> None:
@@ -297,7 +298,7 @@ def _commit(
     with locked_targets(run, [planned], [output], lock) as (target,):
         with begun_targets([target], begin):
             take_over(target, parts)
-        publish(run, plan, target)
+        prove_and_publish(run, plan, target)
         for transaction in parts.values():
             transaction.abort()
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.conversion_key import ConversionKey
+from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor
 from reshard.engine.progress import Progress, Tell, TotalProgress
 from reshard.engine.source_state import check_hosts
@@ -26,7 +27,7 @@ from reshard.storage.base import NONE, Requests
 from reshard.storage.target import traits_at
 
 if TYPE_CHECKING:
-    from reshard.conversion.make_plan import JointPlan
+    from reshard.conversion.make_plan import JointPlan, TargetPlan
     from reshard.conversion.open_target import OpenTarget
     from reshard.engine.books import TensorResult
     from reshard.engine.limits import Limits
@@ -152,21 +153,22 @@ class Versions(Feature):
         Raises PlanError where the name says another version than the deltas make. A map or rules make another version, which only a
         name can number.
         """
-        found = []
-        for one in plan.targets:
-            named, target, version = one.target.version, one.target, plan.reader.version
-            is_as_made = target.given_map is None and not target.changes
-            made = version.id if version is not None and is_as_made else None
-            if made is not None and named not in (None, made):
-                from reshard.formats.delta.index_values import folder_of
+        return replace(plan, targets=tuple(map(self._numbered, plan.targets)))
 
+    def _numbered(self, planned: TargetPlan) -> TargetPlan:
+        named, version = planned.target.version, planned.reader.version
+        is_as_made = planned.target.given_map is None and not planned.target.changes
+        made = version.id if version is not None and is_as_made else None
+        if made is not None and named not in (None, made):
+            from reshard.formats.delta.index_values import folder_of
+
+            with about_target(planned.name):
                 raise PlanError(
-                    f"the target {target.target!r} has the name of the version {named}, but the deltas make the version {made}, on "
+                    f"the target {str(planned.place)!r} has the name of the version {named}, but the deltas make the version {made}, on "
                     f"which receivers would put the wrong deltas; name it {folder_of(made)}, or by no version"
                 )
-            checkpoint = replace(one.checkpoint, version=made if named is None else named)
-            found.append(replace(one, checkpoint=checkpoint))
-        return replace(plan, targets=tuple(found))
+        checkpoint = replace(planned.checkpoint, version=made if named is None else named)
+        return replace(planned, checkpoint=checkpoint)
 
 
 class OnHosts(Feature):

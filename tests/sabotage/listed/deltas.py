@@ -165,8 +165,8 @@ SABOTAGES = (
         "anchor-of-another-version",
         "a full version records the number of its name, whatever the deltas make",
         "reshard/conversion/run.py",
-        "            if made is not None and named not in (None, made):\n",
-        "            if False:\n",
+        "        if made is not None and named not in (None, made):\n",
+        "        if False:\n",
         (
             "tests/deltas/test_anchors.py::test_a_name_of_another_version_than_the_deltas_make_is_refused",
         ),
