@@ -20,12 +20,12 @@ from benchmarks.hosts.coordinator import Coordinator
 from benchmarks.hosts.model import Model, ModelReader
 from benchmarks.hosts.simulated_hosts import Batch, SimulatedHosts
 from reshard.conversion.check_target import CheckedTarget
+from reshard.conversion.run import TotalProgress
 from reshard.conversion.target_content import form_of, make_target
 from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.executor import opened
 from reshard.engine.journal import record_of
 from reshard.engine.output import TargetOutput
-from reshard.engine.progress import TotalProgress
 from reshard.engine.run import run_batches
 from reshard.engine.task import Result
 from reshard.engine.task_stream import task_batches

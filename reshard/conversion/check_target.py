@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from msgspec import Struct, field
@@ -24,7 +24,7 @@ from reshard.storage.location import Location, locate
 from reshard.storage.targets import refuse_state
 
 
-class CheckedTarget(Struct, frozen=True):
+class CheckedTarget(Struct, frozen=True, dict=True):
     """A target with its options and the limits of its run, parsed.
 
     Attributes:
@@ -64,7 +64,7 @@ class CheckedTarget(Struct, frozen=True):
         for name in AS_ASKED:
             OF_EVERY_FORMAT[name].parse(name, getattr(self, name))
 
-    @property
+    @cached_property
     def place(self) -> Location:
         """The place of the target."""
         return locate(self.target)

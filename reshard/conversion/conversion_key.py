@@ -1,12 +1,18 @@
 """ConversionKey: a source, its state, and the options of its conversion. A run resumes only a run of the same key.
 
+The state of the source is the name, size and time of change of every file in it, in a bucket the name and version:
+nothing else shows that a checkpoint was written anew, short of reading it. slices.json and the files of an identity do not
+count, since recording digests or signing does not change a checkpoint.
+
 The options of a target as plain data, which parts of a conversion record for one another.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -17,10 +23,10 @@ from reshard.conversion.check_target import AS_ASKED, CheckedTarget, check_targe
 from reshard.conversion.declared_options import OF_EVERY_FORMAT
 from reshard.conversion.options import Target
 from reshard.engine.limits import Limits
-from reshard.engine.source_state import state_digest
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.known_formats import format_options
+from reshard.formats.known_formats import files_of, format_options
+from reshard.formats.names import OF_RECORDS
 from reshard.geometry.sizes import exact_bytes
 from reshard.layout.axes import show_axes
 from reshard.layout.changes import Changes
@@ -30,7 +36,7 @@ from reshard.layout.layout_map import LayoutMap
 from reshard.layout.read_layout import parse_layout
 from reshard.planning.plans import Fill, Plan
 from reshard.planning.target_layouts import Layout, LayoutTree, SameAxes
-from reshard.storage.location import Location, locate, real_text
+from reshard.storage.location import MISSING, Location, locate, real_text
 from reshard.version import __version__
 
 MAX_SHOWN = 60
@@ -63,7 +69,7 @@ class ConversionKey(Struct, frozen=True):
     def output(self) -> str:
         """Name of the finished result, 32 hex digits; the same however it was cut into tasks."""
         lasting = {k: v for k, v in self.settings.items() if k not in _OF_THE_RUN}
-        return state_digest([self.source, self.files, *map(str, sorted(lasting.items()))])
+        return _digest([self.source, self.files, *map(str, sorted(lasting.items()))])
 
 
 def key_of_conversion(
@@ -83,6 +89,30 @@ def key_of_conversion(
     if target.version is not None:  # which the target records
         settings["version"] = str(int(target.version))
     return ConversionKey(real_text(locate(source)), files, settings)
+
+
+def source_state(root: Location, deltas: Sequence[Location] = ()) -> str:
+    """Digest of the state of a checkpoint's files, 32 hex digits: locally name, size and time of change (ns), in a bucket the
+    version.
+
+    The files are all that are below a folder, a file by itself, or those that a prefix stands for.
+
+    A missing file counts as missing here; reading it is an error. Raises StorageError where the system refuses
+    to list a folder: a state that is only half known would be another one the next time.
+    """
+    lines = list(root.state(OF_RECORDS))
+    # In a bucket it takes requests to look for the files of a prefix; a root that is a file needs none.
+    listed = files_of(root, is_there=root.local is None and lines != [MISSING])
+    if listed is not None:
+        lines = [f"{file.name}{line}" for file in listed for line in file.state()]
+    return _digest(itertools.chain(lines, (line for each in deltas for line in each.state())))
+
+
+def _digest(lines: Iterable[str]) -> str:
+    found = hashlib.sha256()
+    for line in lines:
+        found.update(line.encode(errors="surrogateescape") + b"\n")
+    return found.hexdigest()[:32]
 
 
 def _settings(target: CheckedTarget) -> dict[str, str]:
@@ -130,9 +160,7 @@ def _mesh_text(mesh: DeviceMesh | None) -> str:
         return "no mesh"
     types, ids = mesh.axis_types, mesh.recorded.device_ids
     shown = (
-        ""
-        if ids is None
-        else f" on devices {list(ids) if len(ids) <= 16 else state_digest([str(ids)])}"
+        "" if ids is None else f" on devices {list(ids) if len(ids) <= 16 else _digest([str(ids)])}"
     )
     return f"{mesh}{f' of types {list(types)}' if types else ''}{shown}"
 
@@ -141,7 +169,7 @@ def plan_digest(plan: Plan, target: TargetCheckpoint) -> str:
     """Digest of everything that the files on disk and the tasks' numbers depend on."""
     container = target.container
     form = (target.form, container.style, [i.directory for i in container.items])
-    return state_digest([repr(form), *map(_fill_text, plan.fills)])
+    return _digest([repr(form), *map(_fill_text, plan.fills)])
 
 
 def _fill_text(fill: Fill) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.conversion_key import key_of_conversion
+from reshard.conversion.conversion_key import key_of_conversion, source_state
 from reshard.conversion.make_plan import JointPlan, TargetPlan, local_paths, plan_targets
 from reshard.conversion.open_target import (
     OpenTarget,
@@ -43,7 +43,6 @@ from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.engine.read_tasks import ALL
 from reshard.engine.run import run_batches
-from reshard.engine.source_state import source_state
 from reshard.engine.task_stream import task_batches
 from reshard.errors import PlanError, ResumeError, TargetExistsError
 from reshard.formats.base import Reader

@@ -33,6 +33,7 @@ from reshard.conversion.conversion_key import (
     checked_again,
     differences,
     key_left,
+    source_state,
 )
 from reshard.conversion.convert import (
     do_tasks,
@@ -62,7 +63,6 @@ from reshard.engine.journal import read_results, record_of
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
-from reshard.engine.source_state import source_state
 from reshard.engine.task import Result
 from reshard.engine.task_stream import units_of_part
 from reshard.errors import (

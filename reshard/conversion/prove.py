@@ -20,12 +20,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.checksums.crc import CRC32C_OF_CHECKED
+from reshard.conversion.conversion_key import source_state
 from reshard.engine.books import TensorResult, closed_bytes
 from reshard.engine.journal import missing_in_bucket
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
 from reshard.engine.read_digests import check_decodable, tensor_digests
-from reshard.engine.source_state import source_state
 from reshard.errors import (
     CorruptError,
     FormatError,

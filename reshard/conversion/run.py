@@ -1,4 +1,4 @@
-"""Run: the request, findings and reports of one run of a conversion. Feature: a wish beside the conversion itself, as steps around its story.
+"""Run: the request, findings and reports of one run of a conversion. Feature: a wish beside the conversion, as steps around its story.
 
 A run has a feature only where a call, a name or a source asks for it. Each adds to the plans, may look before the first task, at the end of a
 target and of the run, and gives members of the reports. Most runs have none.
@@ -7,24 +7,30 @@ target and of the run, and gives members of the reports. Most runs have none.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.conversion_key import ConversionKey
+from reshard.conversion.conversion_key import ConversionKey, source_state
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import HostsExecutor
-from reshard.engine.progress import Progress, Tell, TotalProgress
-from reshard.engine.source_state import check_hosts
-from reshard.errors import PlanError
+from reshard.engine.progress import Progress, Stage, Tell
+from reshard.errors import PlanError, ReshardError, StorageError
 from reshard.formats.format import CheckpointPath
 from reshard.formats.names import IDENTITY_NAME
 from reshard.storage.base import NONE, Requests
+from reshard.storage.host import host_name
+from reshard.storage.local.staging import begin_attempt, has_attempt
+from reshard.storage.location import locate
 from reshard.storage.target import traits_at
+from reshard.storage.targets import check_lease
+from reshard.storage.transaction import RemoteAccess
+from reshard.version import __version__
 
 if TYPE_CHECKING:
     from reshard.conversion.make_plan import JointPlan, TargetPlan
@@ -85,6 +91,67 @@ def start_run(
     targets = [replace(target, target=str(target.place)) for target in targets]
     total = TotalProgress(progress)
     return Run(chosen, targets, executor, total, before_publish, time.monotonic())
+
+
+class TotalProgress:
+    """Adds up the progress of several targets while bytes are copied.
+
+    A target reports at the latest when its first task is done; until then its bytes are known from
+    ``expect``.
+
+    Attributes:
+        listener: gets the sums; None without one.
+    """
+
+    def __init__(self, listener: Tell | None) -> None:
+        self.listener = listener
+        self._latest: dict[int, Progress] = {}
+
+    def of(self, number: int) -> Tell | None:
+        """The function that target ``number`` calls with its own progress; None without a listener."""
+        return None if self.listener is None else partial(self._add, self.listener, number)
+
+    def expect(self, number: int, total_bytes: int, tasks: int) -> None:
+        """Counts a target that has no task done yet."""
+        self._latest[number] = Progress(0, total_bytes, 0, tasks, "")
+
+    def end(self, stage: Stage) -> None:
+        """Reports that everything is copied, and the stage that comes now."""
+        if self.listener is None:
+            return
+        total = self._sum("")
+        self.listener(
+            replace(total, moved_bytes=total.total_bytes, tasks_done=total.tasks, stage=stage)
+        )
+
+    def _add(self, listener: Tell, number: int, progress: Progress) -> None:
+        if progress.stage != "copying":
+            listener(progress)
+            return
+        self._latest[number] = progress
+        listener(self._sum(progress.tensor))
+
+    def _sum(self, tensor: str) -> Progress:
+        every = self._latest.values()
+        return Progress(
+            sum(p.moved_bytes for p in every),
+            sum(p.total_bytes for p in every),
+            sum(p.tasks_done for p in every),
+            sum(p.tasks for p in every),
+            tensor,
+            resumed_bytes=sum(p.resumed_bytes for p in every),
+            hosts=_by_host(every),
+        )
+
+
+def _by_host(every: Collection[Progress]) -> Mapping[str, int]:
+    if len(every) == 1:
+        return next(iter(every)).hosts
+    found: dict[str, int] = {}
+    for progress in every:
+        for host, nbytes in progress.hosts.items():
+            found[host] = found.get(host, 0) + nbytes
+    return found
 
 
 class Feature:
@@ -195,3 +262,62 @@ class OnHosts(Feature):
         from reshard.conversion.report import TimeReport
 
         return {} if self._planned is None else {"time": TimeReport(self._planned, run.seconds)}
+
+
+class Seen(Struct, frozen=True):
+    """The findings of one host.
+
+    Attributes:
+        version: of reshard.
+        source: the state of the source; "" where it cannot be read.
+        error: the reason why the source cannot be read or the target cannot be written; "" without one.
+        attempts: the folder that it made in each folder of attempts; the run looks for it.
+    """
+
+    version: str
+    source: str = ""
+    error: str = ""
+    attempts: tuple[str, ...] = ()
+
+
+def check_hosts(
+    executor: HostsExecutor, source: str, state: str, elsewhere: Sequence[RemoteAccess]
+) -> None:
+    """Raises an error that names host and path where a host has another version, source or file system.
+
+    Args:
+        state: of the source as this process sees it.
+        elsewhere: the access of tasks on other hosts to each target.
+    """
+    found = executor.on_each_host(partial(seen_here, source, elsewhere))
+    for host, seen in found.items():
+        if seen.version != __version__:
+            raise ReshardError(
+                f"host {host!r} has reshard {seen.version}, but this run is of {__version__}; install the same version on every host"
+            )
+        if seen.error:
+            is_named = repr(host) in seen.error
+            raise StorageError(seen.error if is_named else f"host {host!r}: {seen.error}")
+        if seen.source != state:
+            raise StorageError(
+                f"host {host!r} sees another source at {source!r}: the names, sizes or times of its files are not those that "
+                f"{host_name()!r} sees; give a path on a file system that all hosts share, or a URL of a bucket"
+            )
+        for each, made in zip(elsewhere, seen.attempts, strict=True):
+            if made and not has_attempt(each.attempts, made):
+                raise StorageError(
+                    f"host {host!r} writes to another file system at {each.attempts!r} than {host_name()!r}; give a target on a file system "
+                    "that all hosts share, or a URL of a bucket"
+                )
+
+
+def seen_here(source: str, elsewhere: Sequence[RemoteAccess]) -> Seen:
+    """The findings of this host; runs on the host itself."""
+    try:
+        made = tuple(begin_attempt(e.attempts) if e.attempts else "" for e in elsewhere)
+        for each in elsewhere:
+            if each.lease is not None:
+                check_lease(*each.lease)
+        return Seen(__version__, source_state(locate(source)), attempts=made)
+    except ReshardError as error:
+        return Seen(__version__, error=str(error))

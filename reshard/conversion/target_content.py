@@ -67,12 +67,15 @@ def make_target(
     made = _rename(making, reader) if target.given_map is None else _map(making, reader)
     known = known_format(form.format)
     _leave_out_unheld(making, known, reader)
-    root = locate(reader.uri)
     checkpoint = TargetCheckpoint(
         form.container(reader.container),
         making.tensors,
         making.leaves,
-        {i.name: str(root / i.directory) for i in reader.container.items if not i.is_tree},
+        {
+            item.name: str(locate(reader.uri) / item.directory)
+            for item in reader.container.items
+            if not item.is_tree
+        },
         form,
         made=made,
         metadata=reader.metadata,

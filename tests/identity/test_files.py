@@ -13,7 +13,7 @@ import pytest
 
 import reshard
 from reshard.cli.app import run
-from reshard.engine.source_state import source_state
+from reshard.conversion.conversion_key import source_state
 from reshard.identity.identity_file import read_identity
 from reshard.identity.weights_identity import TensorIdentity, WeightsIdentity
 from reshard.storage.location import locate
