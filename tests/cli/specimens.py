@@ -86,7 +86,7 @@ def planned(
         source="ckpt/1000",
         target="served",
         tensors=tuple(map(PlannedTensor.of, plan.tensors)),
-        totals=PlanTotals.of(plan, plan.peak_bytes),
+        totals=PlanTotals.of(plan),
         carried=carried,
         dropped=dropped,
         warnings=warnings,
