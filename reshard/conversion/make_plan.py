@@ -232,7 +232,10 @@ def plan_targets(
             if quantized is not None:
                 refuse_parted_weights(quantized, reader, target, content)
             contents.append(content)
-            missing.append(_missing(opened, content, target))
+            # CorruptError for tensors that the target takes, and that lack chunks, where these are refused.
+            pieces = (wanted.piece for wanted in content.wanted_pieces)
+            taken = dict.fromkeys(piece.source for piece in pieces if piece.fill is None)
+            missing.append(check_missing(opened, taken, target.missing_chunks))
     total = _multi_plan(reader, contents, targets, executor)
     planned = []
     for number, (name, target, content) in enumerate(zip(names, targets, contents, strict=True)):
@@ -325,13 +328,6 @@ def _summary(
         quantized="" if quantized is None else quantized.text,
         plan=plan,
     )
-
-
-def _missing(reader: Reader, content: TargetContent, target: CheckedTarget) -> dict[str, Stored]:
-    """The tensors that lack stored chunks, among those that the target takes; CorruptError where they are refused."""
-    pieces = (wanted.piece for wanted in content.wanted_pieces)
-    names = dict.fromkeys(piece.source for piece in pieces if piece.fill is None)
-    return check_missing(reader, names, target.missing_chunks)
 
 
 def _metadata_bytes(

@@ -5,7 +5,7 @@ Ends a run that fails: removes what it wrote, or keeps it for the run that resum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -35,8 +35,10 @@ from reshard.errors import (
     VerificationError,
 )
 from reshard.formats.base import Reader
+from reshard.formats.file_map import Place
 from reshard.formats.known_formats import files_of
 from reshard.formats.registry import open_reader
+from reshard.geometry.grid import Index
 from reshard.geometry.sizes import format_bytes
 from reshard.storage.location import Location, locate
 from reshard.storage.target import recording_versions
@@ -76,6 +78,19 @@ class OpenTarget(TargetRun, kw_only=True):
     def is_begun(self) -> bool:
         """True if this run has begun the target, or has taken it over from an earlier run."""
         return self.done is not None
+
+    def places(self, tensor: int, index: Index) -> tuple[Place, ...]:
+        """The places of a chunk of a tensor, by its number."""
+        return self.output.places(self.planned.plan.tensors[tensor].name, index)
+
+    def files(self, results: Iterable[Result]) -> dict[str, None]:
+        """The files of some results, each once."""
+        return {
+            place.file: None
+            for result in results
+            for chunk in result.chunks
+            for place in self.places(result.tensor, chunk.index)
+        }
 
     def recorded(self) -> Iterator[Result]:
         """The units that are recorded, read anew with each call."""
@@ -223,8 +238,10 @@ def kept_where_useful(targets: Sequence[OpenTarget], count: int = 1) -> Iterator
         yield
     except BaseException as error:
         kept = [target for target in targets if _is_kept(target, error, count)]
-        if kept:
-            _tell(error, _kept(kept, count))
+        if kept and isinstance(error, ReshardError) and len(error.args) == 1:
+            error.args = (f"{error}; {_kept(kept, count)}",)
+        elif kept:
+            error.add_note(_kept(kept, count))
         raise
 
 
@@ -269,14 +286,6 @@ def _share(target: OpenTarget) -> str:
     moved, total = target.books.moved_bytes, target.books.total_bytes
     share = 100 * moved // total if total else 100
     return f"{share} % of {format_bytes(total)}"
-
-
-def _tell(error: BaseException, kept: str) -> None:
-    """Adds ``kept`` to the message of a ReshardError, and to any other error as a note."""
-    if isinstance(error, ReshardError) and len(error.args) == 1:
-        error.args = (f"{error}; {kept}",)
-    else:
-        error.add_note(kept)
 
 
 def open_result(target: str, key: ConversionKey) -> Reader | None:

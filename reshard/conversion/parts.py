@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -211,7 +211,9 @@ def _do_part(
         _refuse_other(parse_request(recorded, str(place)), ours, str(place))
         held = lock_part(place, part, unsafe=target.unsafe_commit, state=target.state)
         opened = open_target(run, planned, output, locks.enter_context(held))
-        _expect_part(opened, plan.total, part)
+        units = list(units_of_part(plan.total, [plan.reader], opened, part))
+        tensors = planned.plan.tensors
+        opened.books.expect(sum(tensors[t].unit_bytes(unit) for t, unit in units), len(units))
         return opened
 
     def begin(target: OpenTarget) -> None:
@@ -309,14 +311,6 @@ def _has_files_of(target: OpenTarget, parts: Mapping[Part, Transaction]) -> bool
     return any(part.root == root for part in parts.values())
 
 
-def _expect_part(target: OpenTarget, plan: MultiPlan, part: Part) -> None:
-    """Sets the totals of the books to those of the part."""
-    units = list(units_of_part(plan, [target.planned.reader], target, part))
-    tensors = target.planned.plan.tensors
-    total_bytes = sum(tensors[tensor].unit_bytes(unit) for tensor, unit in units)
-    target.books.expect(total_bytes, len(units))
-
-
 def _seal(target: OpenTarget, part: Part, source: str) -> None:
     """Makes the work of a part durable, and records that it is done; SourceChangedError where its source changed."""
     if source_state(locate(source)) != target.planned.key.files:
@@ -334,18 +328,12 @@ def agreed_request(place: Location, state: str | None) -> PartsRequest | None:
     data = parts_request(place, state)
     if data is not None:
         return parse_request(data, str(place))
-    if _is_made_by_us(place):
-        return None
+    with suppress(ReshardError):
+        if open_reader(str(place)).conversion:
+            return None
     raise MissingError(
         f"no part of a conversion to {place} was begun; do each with `reshard convert SRC {place} … --part i/n`, and commit then"
     )
-
-
-def _is_made_by_us(place: Location) -> bool:
-    try:
-        return bool(open_reader(str(place)).conversion)
-    except ReshardError:
-        return False
 
 
 def locked_parts(
@@ -430,7 +418,7 @@ def take_over(target: OpenTarget, parts: Mapping[Part, Transaction]) -> None:
             target.transaction.append(record_of(results))
             try:
                 take_files(
-                    target.planned.place, part, target.transaction.root, _files(target, results)
+                    target.planned.place, part, target.transaction.root, target.files(results)
                 )
             except StorageError as error:
                 raise StorageError(
@@ -474,14 +462,3 @@ def _count(target: OpenTarget, results: Sequence[Result]) -> None:
         if target.done is not None:
             target.done.add(result.tensor, result.unit)
     target.books.report_progress(target.planned.plan.tensors[results[-1].tensor].name)
-
-
-def _files(target: OpenTarget, results: Sequence[Result]) -> dict[str, None]:
-    """The files of some results, each once."""
-    tensors = target.planned.plan.tensors
-    return {
-        place.file: None
-        for result in results
-        for chunk in result.chunks
-        for place in target.output.places(tensors[result.tensor].name, chunk.index)
-    }

@@ -148,8 +148,11 @@ class PlannedTensor(Record, frozen=True, kw_only=True):
 
     def with_shares(self) -> PlannedTensor:
         """The same, with the shares that each source shard has of each target shard."""
-        shares = () if self.sources is not None or self.plan is None else _shares(self.plan)
-        return replace(self, shares=shares)
+        from reshard.planning.target_layouts import shares
+
+        found = () if self.sources is not None or self.plan is None else shares(self.plan)
+        every = tuple((share.target, share.source, share.share) for share in found)
+        return replace(self, shares=every)
 
     def __repr__(self) -> str:
         if self.sources is not None:
@@ -177,9 +180,3 @@ def planned_tensors(
         return PlannedTensor.of(plan, written.partition, slices, is_mapped=is_mapped)
 
     return MadeLater(plans, planned)
-
-
-def _shares(plan: TensorPlan) -> tuple[tuple[int, int, float], ...]:
-    from reshard.planning.target_layouts import shares
-
-    return tuple((share.target, share.source, share.share) for share in shares(plan))

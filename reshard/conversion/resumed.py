@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -40,7 +39,6 @@ from reshard.engine.journal import (
 )
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
-from reshard.engine.task import Result
 from reshard.errors import (
     ResumeError,
     StorageError,
@@ -134,7 +132,13 @@ def damaged(
     """The chunks that are not closed, cannot be checked, or do not read back as written."""
     listed = list(chunks)
     total = sum(c.stored_bytes or 0 for c in listed)
-    check = partial(_checked, root=root)
+
+    def check(recorded: JournaledChunk) -> tuple[JournaledChunk, bool]:
+        is_known = recorded.has_trailer or recorded.crc32c is not None
+        if recorded.stored_bytes is None or not recorded.places or not is_known:
+            return recorded, False
+        return recorded, all(_reads_back(recorded, place, root) for place in recorded.places)
+
     bad: set[ChunkKey] = set()
     done = 0
     ended = run_tasks(listed, check, lambda _: READ_BYTES, plan.max_memory, plan.workers)
@@ -147,13 +151,6 @@ def damaged(
                 name = plan.tensors[recorded.tensor].name
                 progress(Progress(done, total, number, len(listed), name, "checking"))
     return bad
-
-
-def _checked(recorded: JournaledChunk, root: str) -> tuple[JournaledChunk, bool]:
-    is_known = recorded.has_trailer or recorded.crc32c is not None
-    if recorded.stored_bytes is None or not recorded.places or not is_known:
-        return recorded, False
-    return recorded, all(_reads_back(recorded, place, root) for place in recorded.places)
 
 
 def _reads_back(recorded: JournaledChunk, place: Place, root: str) -> bool:
@@ -272,7 +269,7 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     is_trusted = earlier.is_trusted
     plan, output, transaction = target.planned.plan, target.output, target.transaction
     transaction.keep_files()
-    _remove_others(target)
+    _remove_unnamed(target)
     doubted = missing_in_files(target.recorded_chunks, transaction.root)
     if earlier.recorded_ns is not None:  # else the versions have shown what changed
         # The writes of another host were never in this kernel's page cache.
@@ -289,7 +286,9 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
         doubted |= missing_in_database(target.recorded_chunks(), plan, output)
     if target.planned.by_hosts:
         doubted |= set(_in_files_of(target, doubted))
-    _remove_chunks(target, doubted)
+    for number, index in doubted:  # they are written again
+        for place in target.places(number, index):
+            transaction.remove(place.file, place.offset)
     target.done = _keep_others(target, doubted)
     # Last: a shared file that is made anew here must not replace one that the records still describe.
     if prepares:
@@ -297,14 +296,19 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
             prepare_files(output.files, target.recording_root)
 
 
+def _remove_unnamed(target: OpenTarget) -> None:
+    """Removes files that no record names: half-written chunks, and the markers of a finished checkpoint."""
+    named = target.files(target.recorded())
+    for file in target.transaction.files():
+        if file not in named and not target.output.files.keeps(file):
+            target.transaction.remove(file)
+
+
 def _in_files_of(target: OpenTarget, chunks: set[ChunkKey]) -> Iterator[ChunkKey]:
     """All chunks that share a file with one of ``chunks``: tasks elsewhere make such a file anew, as a whole."""
-    plan, output = target.planned.plan, target.output
 
     def shared(chunk: ChunkKey) -> list[str]:
-        number, index = chunk
-        places = output.places(plan.tensors[number].name, index)
-        return [place.file for place in places if place.offset is not None]
+        return [place.file for place in target.places(*chunk) if place.offset is not None]
 
     files = {file for chunk in chunks for file in shared(chunk)}
     if files:
@@ -326,26 +330,3 @@ def _keep_others(target: OpenTarget, doubted: set[ChunkKey]) -> DoneUnits:
     with _closed_on_error(target.transaction):
         target.books.report_progress("")
     return done
-
-
-def _remove_others(target: OpenTarget) -> None:
-    """Removes files that no record names: half-written chunks, and the markers of a finished checkpoint."""
-    named = set(_named_files(target.recorded(), target))
-    for file in target.transaction.files():
-        if file not in named and not target.output.files.keeps(file):
-            target.transaction.remove(file)
-
-
-def _named_files(results: Iterator[Result], target: OpenTarget) -> Iterator[str]:
-    for one in results:
-        name = target.planned.plan.tensors[one.tensor].name
-        for chunk in one.chunks:
-            yield from (place.file for place in target.output.places(name, chunk.index))
-
-
-def _remove_chunks(target: OpenTarget, chunks: set[ChunkKey]) -> None:
-    """Removes chunks that are written again."""
-    for number, index in chunks:
-        name = target.planned.plan.tensors[number].name
-        for place in target.output.places(name, index):
-            target.transaction.remove(place.file, place.offset)

@@ -128,7 +128,10 @@ def _map(making: _Making, reader: Reader) -> Made:
         for piece in made.pieces:
             stored = like if piece.fill is not None else reader.tensors[piece.source]
             making.want(piece, stored, kind, tensor)
-    making.warnings = _warnings(mapping)
+    if mapping.cropped:
+        more = ", …" if len(mapping.cropped) > 3 else ""
+        some = ", ".join(map(repr, mapping.cropped[:3])) + more
+        making.warnings = (f"the map takes only a part of {some} (crop)",)
     return Made(tree_digest(reader.tensors), len(making.tensors), target.changes, by=given.plain)
 
 
@@ -194,13 +197,6 @@ def _like(spec: TensorSpec, source: StoredTensor | None) -> StoredTensor:
     return StoredTensor(
         whole, source.encoding, bytes(spec.itemsize), may_be_missing=False, is_key=source.is_key
     )
-
-
-def _warnings(mapping: Mapped) -> tuple[str, ...]:
-    if not mapping.cropped:
-        return ()
-    some = ", ".join(map(repr, mapping.cropped[:3])) + (", …" if len(mapping.cropped) > 3 else "")
-    return (f"the map takes only a part of {some} (crop)",)
 
 
 class _Kind(Struct, eq=False, gc=False):
