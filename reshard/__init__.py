@@ -73,8 +73,8 @@ if TYPE_CHECKING:
         MapSummary,
         MultiConversionPlan,
         PlannedIdentity,
-        PlannedTensor,
     )
+    from reshard.conversion.planned_tensor import PlannedTensor
     from reshard.conversion.report import (
         ConversionReport,
         IdentityReport,
@@ -318,7 +318,7 @@ _LAZY = {
     "PartReport": "reshard.conversion.report",
     "PlannedIdentity": "reshard.conversion.plan",
     "PlannedRequests": "reshard.storage.base",
-    "PlannedTensor": "reshard.conversion.plan",
+    "PlannedTensor": "reshard.conversion.planned_tensor",
     "Progress": "reshard.engine.progress",
     "ProofReport": "reshard.saving.prove_arrays",
     "RequestPlan": "reshard.planning.estimates",

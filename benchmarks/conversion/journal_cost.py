@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from reshard.checksums.sums import Sums
 from reshard.conversion.conversion_key import ConversionKey, plan_digest
-from reshard.conversion.journal import read_results, record_of
+from reshard.engine.journal import read_results, record_of
 from reshard.engine.task import Result, StoredChunk
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.contents import Container

@@ -19,12 +19,12 @@ from msgspec.structs import asdict, replace
 from benchmarks.hosts.coordinator import Coordinator
 from benchmarks.hosts.model import Model, ModelReader
 from benchmarks.hosts.simulated_hosts import Batch, SimulatedHosts
-from reshard.conversion.check_target import CheckedOptions
-from reshard.conversion.journal import record_of
+from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.run import TotalProgress
-from reshard.conversion.target_plan import form_of, make_target
+from reshard.conversion.target_content import form_of, make_target
 from reshard.engine.books import Books, DoneUnits, TargetRun
 from reshard.engine.executor import opened
+from reshard.engine.journal import record_of
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
 from reshard.engine.task import Result
@@ -149,7 +149,7 @@ def planned(model: Model, workers: int) -> Planned:
     """The conversion of a model, by so many workers on each host."""
     reader, traits, began_s = ModelReader(model), locate(TARGET).traits, time.process_time()
     memory, layout = workers * MEMORY_PER_WORKER, layout_of(model.serving_layout, None)
-    options = CheckedOptions(max_memory=memory, workers=workers, layout=layout)
+    options = CheckedTarget(max_memory=memory, workers=workers, layout=layout)
     form = form_of(reader, options, traits)
     target = make_target(reader, options, form, replace(traits, by_hosts=True))
     plan = make_multi_plan([target.wanted_pieces], memory, workers)

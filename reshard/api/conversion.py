@@ -61,7 +61,7 @@ def plan(
     chosen = choose_checkpoint(source, step, item, "source", unlisted)
     if target is None:
         return plan_without_target(chosen, checked, hosts)
-    return plan_conversions(chosen, [checked], hosts).plans[0]
+    return plan_conversions(chosen, [checked], hosts).summaries[0]
 
 
 def plan_all(
@@ -108,12 +108,12 @@ def check_arguments(
     Returns the memory in bytes and the number of workers that the arguments mean.
     """
     from reshard.conversion.check_target import check_target
-    from reshard.conversion.target_plan import refuse_other_options
+    from reshard.conversion.target_content import refuse_other_options
     from reshard.formats.known_formats import known_format
     from reshard.planning.rules import check_rules
 
     limits = limits_of(max_memory, workers)
-    checked = check_target(Target(target, **options), limits).options
+    checked = check_target(Target(target, **options), limits)
     check_rules(checked.changes)
     if checked.to is not None:
         refuse_other_options(known_format(checked.to), checked)

@@ -109,7 +109,7 @@ def delta(
     rules: dict[str, Any] = {"select": select, "drop": drop, "rename": rename, "cast": cast}
     mapped: dict[str, Any] = {"map": map, "sizes": sizes, "reverse": reverse}
     given = {name: value for name, value in {**rules, **mapped}.items() if value is not None}
-    options = check_target(Target("", layout=layout, **given), limits).options
+    options = check_target(Target("", layout=layout, **given), limits)
     request = DeltaRequest(
         choose_checkpoint(old, None, None, "old checkpoint", unlisted),
         choose_checkpoint(new, step, item, "new checkpoint", unlisted),

@@ -49,8 +49,8 @@ def convert_part(
     >>> convert_part("ckpt/100", "served", part="1/2", layout="serving.yaml")  # doctest: +SKIP
     """
     from reshard.conversion.check_target import check_target
-    from reshard.conversion.convert import convert_one_part
-    from reshard.conversion.sealed_parts import as_layout_file, plain_options
+    from reshard.conversion.conversion_key import as_layout_file, plain_options
+    from reshard.conversion.parts import convert_one_part
     from reshard.formats.choose import choose_checkpoint
     from reshard.storage.parts import parse_part
 
@@ -81,7 +81,7 @@ def commit(
     Raises MissingError if no part was begun, StorageError naming the parts that are missing or not finished,
     TargetBusyError if one is at work; else the errors of ``convert``.
     """
-    from reshard.conversion.convert import commit_parts
+    from reshard.conversion.parts import commit_parts
 
     return commit_parts(path_of("target", target), state, progress)
 

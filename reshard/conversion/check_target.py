@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from msgspec import Struct, field
@@ -14,15 +14,18 @@ from reshard.conversion.options import Check, IdentityMode, Target
 from reshard.engine.limits import Limits, check_limits
 from reshard.errors import PlanError
 from reshard.formats.known_formats import format_names, format_options, named_options
+from reshard.formats.names import version_of_name
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
+from reshard.layout.layout_map import LayoutMap
 from reshard.maps.given_map import GivenMap, map_and_layout
 from reshard.planning.target_layouts import Layout, layout_of, mesh_over
+from reshard.storage.location import Location, locate
 from reshard.storage.targets import refuse_state
 
 
-class CheckedOptions(Struct, frozen=True):
-    """The options of a target and the limits of its run, parsed.
+class CheckedTarget(Struct, frozen=True, dict=True):
+    """A target with its options and the limits of its run, parsed.
 
     Attributes:
         layout: the place of every element; None keeps the source's layouts.
@@ -32,6 +35,8 @@ class CheckedOptions(Struct, frozen=True):
         format_options: the options of every format, by name, parsed; the target's format uses only its own.
         missing_chunks, overwrite, check, identity, state, unsafe_commit: as in ConvertOptions.
         max_growth: as in Limits.
+        target: its path; "" in a plan without one.
+        restart: as in ConvertOptions.
     """
 
     max_memory: int
@@ -48,6 +53,8 @@ class CheckedOptions(Struct, frozen=True):
     state: str | None = None
     unsafe_commit: bool = False
     max_growth: float | None = None
+    target: str = ""
+    restart: bool = False
 
     def __post_init__(self) -> None:
         """Raises PlanError for a value that is wrong with any checkpoint."""
@@ -57,26 +64,23 @@ class CheckedOptions(Struct, frozen=True):
         for name in AS_ASKED:
             OF_EVERY_FORMAT[name].parse(name, getattr(self, name))
 
+    @cached_property
+    def place(self) -> Location:
+        """The place of the target."""
+        return locate(self.target)
+
+    @property
+    def version(self) -> str | None:
+        """The version of the weights that the target's name gives."""
+        return version_of_name(self.place.name) if self.target else None
+
 
 AS_ASKED = tuple(
     name
-    for name in CheckedOptions.__struct_fields__
-    if name in OF_EVERY_FORMAT and name not in ("layout", "to")
+    for name in CheckedTarget.__struct_fields__
+    if name in OF_EVERY_FORMAT and name not in ("layout", "to", "restart")
 )
 """Options that need no parsing."""
-
-
-class CheckedTarget(Struct, frozen=True):
-    """One target of a conversion and its parsed options.
-
-    Attributes:
-        target: its path.
-        restart: as in ConvertOptions.
-    """
-
-    target: str
-    options: CheckedOptions
-    restart: bool = False
 
 
 def check_target(asked: Target, limits: Limits) -> CheckedTarget:
@@ -86,15 +90,19 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
     a target that is no path.
     """
     changes = changes_of(asked.select, asked.drop, asked.rename, asked.cast)
-    given_map, own = map_and_layout(asked.map, asked.sizes, asked.reverse, asked.layout)
-    if own is None and given_map is not None:
-        own = given_map.layout
+    given_map, own = None, asked.layout
+    # Besides a map that is asked for, the file of a layout may have one.
+    has_map = asked.map is not None or asked.sizes or asked.reverse
+    if has_map or not isinstance(own, LayoutMap | None):
+        given_map, own = map_and_layout(asked.map, asked.sizes, asked.reverse, asked.layout)
+        if own is None and given_map is not None:
+            own = given_map.layout
     layout = layout_of(own, asked.mesh, asked.missing_axes)
     if given_map is not None:
         given_map = given_map.over(mesh_over(layout))
     path = path_of("target", asked.target)
     to, given = named_options(path, asked.to, parsed_options(asked))
-    options = CheckedOptions(
+    checked = CheckedTarget(
         max_memory=limits.max_memory,
         workers=limits.workers,
         layout=layout,
@@ -103,11 +111,13 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
         to=to,
         format_options=given,
         max_growth=limits.max_growth,
+        target=path,
+        restart=asked.restart,
         **{name: getattr(asked, name) for name in AS_ASKED},
     )
-    if options.state is not None:
+    if checked.state is not None:
         refuse_state(path)
-    return CheckedTarget(path, options, asked.restart)
+    return checked
 
 
 def parsed_options(asked: Target) -> dict[str, Any]:

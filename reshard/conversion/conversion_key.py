@@ -3,28 +3,37 @@
 The state of the source is the name, size and time of change of every file in it, in a bucket the name and version:
 nothing else shows that a checkpoint was written anew, short of reading it. slices.json and the files of an identity do not
 count, since recording digests or signing does not change a checkpoint.
+
+The options of a target as plain data, which parts of a conversion record for one another.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from reshard.arguments import Unlisted
-from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.check_target import AS_ASKED, CheckedTarget, check_target
 from reshard.conversion.declared_options import OF_EVERY_FORMAT
+from reshard.conversion.options import Target
+from reshard.engine.limits import Limits
+from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
 from reshard.formats.known_formats import files_of, format_options
 from reshard.formats.names import OF_RECORDS
 from reshard.geometry.sizes import exact_bytes
 from reshard.layout.axes import show_axes
+from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.layout_file import LayoutFile, layout_to_mapping
 from reshard.layout.layout_map import LayoutMap
+from reshard.layout.read_layout import parse_layout
 from reshard.planning.plans import Fill, Plan
 from reshard.planning.target_layouts import Layout, LayoutTree, SameAxes
 from reshard.storage.location import MISSING, Location, locate, real_text
@@ -65,26 +74,21 @@ class ConversionKey(Struct, frozen=True):
 
 def key_of_conversion(
     source: str,
-    options: CheckedOptions,
-    files: str | None = None,
+    target: CheckedTarget,
+    files: str,
     unlisted: Unlisted = "leave",
     deltas: Sequence[Location] = (),
-    version: str | None = None,
 ) -> ConversionKey:
-    """The key of converting the present ``source`` (``files``: its state), with ``deltas`` over it; not planned yet.
-
-    ``version``: the version in the target's name, which the target records.
-    """
-    state = source_state(locate(source)) if files is None else files
-    settings = _settings(options)
+    """The key of converting ``source``, whose state is ``files``, with ``deltas`` over it; not planned yet."""
+    settings = _settings(target)
     # Defaults are left out, so that the keys of earlier versions stay the same.
     if unlisted != "leave":
         settings["unlisted"] = unlisted
     if deltas:
         settings["deltas"] = ", ".join(map(real_text, deltas))
-    if version is not None:
-        settings["version"] = str(int(version))
-    return ConversionKey(real_text(locate(source)), state, settings)
+    if target.version is not None:  # which the target records
+        settings["version"] = str(int(target.version))
+    return ConversionKey(real_text(locate(source)), files, settings)
 
 
 def source_state(root: Location, deltas: Sequence[Location] = ()) -> str:
@@ -111,20 +115,20 @@ def _digest(lines: Iterable[str]) -> str:
     return found.hexdigest()[:32]
 
 
-def _settings(options: CheckedOptions) -> dict[str, str]:
-    parsed = {**asdict(options), **asdict(options.changes), **options.format_options}
+def _settings(target: CheckedTarget) -> dict[str, str]:
+    parsed = {**asdict(target), **asdict(target.changes), **target.format_options}
     declared = {**OF_EVERY_FORMAT, **format_options()}
-    mapped = {} if options.given_map is None else {"map": repr(options.given_map)}
+    mapped = {} if target.given_map is None else {"map": repr(target.given_map)}
     return {
-        "layout": _layout_text(options.layout),
+        "layout": _layout_text(target.layout),
         **mapped,  # left out without one, as places are, so that the keys of earlier versions stay the same
         **{
             name: option.show(parsed[name])
             for name, option in declared.items()
             if option.show and not (option.kind == "place" and parsed[name] is None)
         },
-        "max_memory": exact_bytes(options.max_memory),
-        "workers": str(options.workers),
+        "max_memory": exact_bytes(target.max_memory),
+        "workers": str(target.workers),
         "reshard": __version__,
     }
 
@@ -180,6 +184,16 @@ def _fill_text(fill: Fill) -> str:
     )
 
 
+def key_left(left: Mapping[str, Any] | None) -> ConversionKey | None:
+    """The key of the run that left a transaction; None if there is none, or it cannot be read."""
+    try:
+        known = ConversionKey(**(left or {}))
+        texts = [known.source, known.files, known.plan, *known.settings.values()]
+    except (TypeError, AttributeError):
+        return None
+    return known if all(isinstance(text, str) for text in texts) else None
+
+
 def differences(before: ConversionKey, now: ConversionKey) -> list[str]:
     """The differences between two conversions, a clause each; none where one can resume the other."""
     if before.source != now.source:
@@ -200,3 +214,54 @@ def _shown(setting: str | None) -> str:
     if setting is None:
         return "unknown"
     return setting if len(setting) <= MAX_SHOWN else f"{setting[:MAX_SHOWN]}…"
+
+
+def plain_options(asked: Target, checked: CheckedTarget) -> dict[str, Any]:
+    """The options of a target as plain data. PlanError for a layout that no layout file can express."""
+    layout = _plain_layout(checked.layout)
+    given = {name: getattr(asked, name) for name in (*format_options(), *AS_ASKED, "to")}
+    of_file = checked.layout.changes if isinstance(checked.layout, LayoutFile) else Changes()
+    own = {
+        name: list(getattr(checked.changes, name))[len(getattr(of_file, name)) :]
+        for name in Changes.__struct_fields__
+    }
+    mapped = {} if checked.given_map is None else checked.given_map.plain
+    plain: dict[str, Any] = json.loads(json.dumps({**given, **layout, **own, **mapped}))
+    again = checked_again(checked.target, plain, Limits(checked.max_memory, checked.workers))
+    before, after = (key_of_conversion("/", one, "").settings for one in (checked, again))
+    if before != after:
+        changed = [name for name in after if before[name] != after[name]]
+        raise PlanError(
+            f"{', '.join(changed)} cannot be recorded for the other parts; give a layout file, or options as plain text and numbers"
+        )
+    return plain
+
+
+def _plain_layout(layout: Layout | None) -> dict[str, Any]:
+    if layout is None:
+        return {}
+    if isinstance(layout, LayoutFile):
+        return {"layout": layout_to_mapping(layout)}
+    if isinstance(layout, SameAxes):
+        mesh = layout_to_mapping(LayoutFile(layout.mesh))["mesh"]
+        return {"mesh": mesh, "missing_axes": layout.missing_axes}
+    raise PlanError(
+        "the parts of a conversion share a layout file, but the layout is a tree or a LayoutMap; give the path or the content of "
+        "a layout file (layout)"
+    )
+
+
+def as_layout_file(asked: Target) -> Target:
+    """The target with the layout file that its LayoutMap stands for, if it has one."""
+    if not isinstance(asked.layout, LayoutMap):
+        return asked
+    options = {name: getattr(asked, name) for name in asked.__struct_fields__}
+    return Target(**{**options, "layout": asked.layout.to_mapping()})
+
+
+def checked_again(path: str, options: Mapping[str, Any], limits: Limits) -> CheckedTarget:
+    """The target that plain options mean."""
+    given = dict(options)
+    if given.get("mesh") is not None:
+        given["mesh"] = parse_layout({"mesh": given["mesh"]}).mesh
+    return check_target(Target(path, **given), limits)

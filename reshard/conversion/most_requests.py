@@ -14,12 +14,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.target_plan import Planned
+from reshard.conversion.make_plan import JointPlan, TargetPlan
+from reshard.conversion.report import RequestReport
+from reshard.conversion.run import Feature, Run
 from reshard.formats.base import Reader, TargetCheckpoint
 from reshard.formats.codecs import is_seekable
-from reshard.formats.registry import CheckpointPath
 from reshard.geometry.grid import Grid
 from reshard.geometry.row_major import band_cut, row_bytes
 from reshard.layout.tensor_spec import TensorSpec
@@ -30,7 +34,7 @@ from reshard.storage.base import NONE, Requests, Traits, pages_of
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.buckets.store import BYTES_PER_OBJECT
 from reshard.storage.copying import is_copied_by_store
-from reshard.storage.location import Location, locate
+from reshard.storage.location import locate
 from reshard.storage.target import traits_at, upload_parts
 
 SAMPLES = 16
@@ -52,39 +56,57 @@ _CODED = 128
 """A codec adds at most one byte to so many (zstd: one to 256), and so many to each chunk: a frame's head, a checksum."""
 
 
-def most_requests(
-    planned: Planned, left: Mapping[int, CheckedTarget], chosen: CheckpointPath, more: Requests
-) -> RequestPlan:
-    """The most requests of a conversion to the targets that are ``left``, by number, and ``more`` that it makes before."""
-    looked = so_far() - chosen.before + more
+class InBuckets(Feature):
+    """Plans the requests of a conversion from or to buckets, and reports them."""
+
+    def __init__(self, more: Requests) -> None:
+        self._more = more
+
+    def plan(self, plan: JointPlan, /) -> JointPlan:
+        """The plan with its requests; None where the targets in buckets are there already."""
+        places = [plan.chosen.path, *(target.target.target for target in plan.left)]
+        if not any(traits_at(place).by_requests for place in places):
+            return plan
+        return replace(plan, requests=most_requests(plan, self._more))
+
+    def end(self, run: Run[Any], plan: JointPlan, /) -> Mapping[str, Any]:
+        """The requests, as planned and as they were made."""
+        if plan.requests is None:
+            return {}
+        made = so_far() - run.chosen.before
+        return {"requests": RequestReport(plan.requests.requests(), made)}
+
+
+def most_requests(plan: JointPlan, more: Requests) -> RequestPlan:
+    """The most requests of a conversion to the targets that are left, and ``more`` that it makes before."""
+    looked = so_far() - plan.chosen.before + more
     gets = Requests(get=looked.get, received_bytes=looked.received_bytes)
-    in_buckets = {n: one for n, one in left.items() if traits_at(one.target).by_requests}
+    in_buckets = [one for one in plan.left if traits_at(one.target.target).by_requests]
     found = [RequestPlan(looked - gets, gets)]
-    found += [_of_target(planned, n, target) for n, target in in_buckets.items()]
-    if chosen.root.traits.by_requests:
-        found.append(_of_source(planned, left, chosen.root))
+    found += [_of_target(plan, one) for one in in_buckets]
+    if plan.chosen.root.traits.by_requests:
+        found.append(_of_source(plan))
     return RequestPlan(
         sum((part.steps for part in found), NONE),
         sum((part.metadata for part in found), NONE),
         sum((part.data for part in found), NONE),
-        planned.summary.total.workers,
+        plan.total.workers,
         len(in_buckets),
         max((found.segment_deletes for found in found), default=0),
     )
 
 
-def _of_source(planned: Planned, left: Mapping[int, CheckedTarget], root: Location) -> RequestPlan:
+def _of_source(plan: JointPlan) -> RequestPlan:
     """The requests that read a source, and list it again at the end for each target."""
-    total, data = planned.summary.total, NONE
+    root, total, data = plan.chosen.root, plan.total, NONE
+    left = {one.number: one.target for one in plan.left}
     for read in total.reads:
         asked = [left[n] for n in {at.target for at in read.fills} if n in left]
         fill = total.fill(read.fills[0])
         for number, piece in enumerate(fill.pieces if asked else ()):
             if piece.fill is None:
-                once = reads(planned.reader, read, fill, number, root.traits.range_bytes)
-                data += once * (
-                    _copies(planned.reader, fill, asked) if fill.strategy == "copy" else 1
-                )
+                once = reads(plan.reader, read, fill, number, root.traits.range_bytes)
+                data += once * (_copies(plan.reader, fill, asked) if fill.strategy == "copy" else 1)
     objects = root.view().traits.memory_bytes // BYTES_PER_OBJECT
     again = Requests(list=pages_of(objects), head=int(root.is_file()))
     return RequestPlan(again * len(left), data=data)
@@ -95,7 +117,7 @@ def _copies(reader: Reader, fill: Fill, asked: Sequence[CheckedTarget]) -> int:
     stored = reader.tensors[fill.piece.source]
     is_unseen = bool(stored.digest) and not stored.encoding.checksum
     by_store = len(asked) == 1 and _is_copied_by_store(reader, fill.piece.source, asked[0].target)
-    return sum(1 - by_store + is_unseen + (one.options.check == "readback") for one in asked)
+    return sum(1 - by_store + is_unseen + (one.check == "readback") for one in asked)
 
 
 def _is_copied_by_store(reader: Reader, name: str, target: str) -> bool:
@@ -165,32 +187,32 @@ def _stored_in(reader: Reader, name: str) -> tuple[int, int]:
     return pieces + layers - 1, layers
 
 
-def _of_target(planned: Planned, number: int, target: CheckedTarget) -> RequestPlan:
+def _of_target(plan: JointPlan, planned: TargetPlan) -> RequestPlan:
     """The requests that write a target in a bucket, and read it back where that is asked for."""
-    summary, checkpoint = planned.summary, planned.checkpoints[number]
-    root, files = locate(target.target), checkpoint.form.plan(checkpoint)
-    store, tensors = root.traits, summary.plans[number].plan.tensors
+    target, checkpoint, root = planned.target, planned.checkpoint, planned.place
+    files = checkpoint.form.plan(checkpoint)
+    store, tensors = root.traits, planned.plan.tensors
     shared = [_upload(store, files.shared_file(file).nbytes) for file in files.shared]
     data = sum(shared, NONE)
     if not shared:
-        alone = {read.fills[0].tensor for read in summary.total.reads if len(read.fills) == 1}
+        alone = {read.fills[0].tensor for read in plan.total.reads if len(read.fills) == 1}
         for at, tensor in enumerate(tensors):
-            data += _chunks(planned.reader, tensor, target.target, is_alone=at in alone)
+            data += _chunks(plan.reader, tensor, target.target, is_alone=at in alone)
     names = _NAMES * sum(map(len, checkpoint.tensors))
     own = Requests(put=len(tensors) * (not shared), sent_bytes=_TENSOR_BYTES * len(tensors) + names)
     trees = sum(item.is_tree for item in checkpoint.container.items)
     after = _OF_TARGET + _OF_TREE * trees
     puts = data.put + own.put + after.put
-    records = _CHUNK_BYTES * (data.put + summary.plans[number].tasks)
+    records = _CHUNK_BYTES * (data.put + planned.summary.tasks)
     steps = after + _OF_TRANSACTION + Requests(list=pages_of(puts) - 1, sent_bytes=records)
     steps += _items(checkpoint)
     at_once = store.requests.deleted_at_once
-    if target.options.overwrite:
+    if target.overwrite:
         steps += Requests(delete=-(-sum(1 for _ in root.files()) // at_once))
-    mode = planned.weights[number].mode
-    if mode != "none":
+    identity = planned.summary.identity
+    if identity is not None:
         steps += Requests(put=3)  # identity.json, identity.tree and identity.dsse.json
-    passes = (target.options.check == "readback") + (mode in ("compute", "check"))
+    passes = (target.check == "readback") + (identity is not None and identity.how != "carry")
     data += _read_back(store, tensors, data, own + after) * passes
     return RequestPlan(steps, own, data, segment_deletes=int(at_once == 1))
 

@@ -1,4 +1,4 @@
-"""The plans of a conversion: of each tensor, each target, and several targets.
+"""The plans of a conversion: of one target, and of several.
 
 PlannedIdentity: the cost of a target's identity, known before anything is written.
 
@@ -9,39 +9,22 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from reshard.answers.record import Json, MadeLater, Record, counted, origins_text, several, warned
-from reshard.answers.shared import (
-    Axes,
-    Change,
-    MeshDocument,
-    MissingNumbers,
-    QuantizedText,
-    Shape,
-    Strategy,
-)
-from reshard.conversion.known_identity import KnownIdentity
+from reshard.answers.record import Json, Record, counted, several, warned
+from reshard.answers.shared import MissingNumbers, QuantizedText
+from reshard.conversion.planned_tensor import PlannedTensor, change_of
 from reshard.errors import PlanError
-from reshard.formats.base import TargetCheckpoint
-from reshard.formats.contents import StoredTensor
-from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
-from reshard.identity.read_leaves import hashing_memory
-from reshard.layout.tensor_spec import change_text
-from reshard.maps.mapped import Mapped, MappedTensor
+from reshard.maps.mapped import Mapped
 from reshard.planning.estimates import Hosts, RequestPlan, TimePlan, plan_time
-from reshard.planning.plans import MultiPlan, Plan, TensorPlan
-from reshard.planning.task_cost import DECODE_BYTES_PER_SECOND
-from reshard.storage.base import PlannedRequests, RequestTraits
+from reshard.planning.plans import MultiPlan, Plan
+from reshard.storage.base import PlannedRequests
 from reshard.storage.target import traits_at
-
-HASH_BYTES_PER_SECOND = 1.7e9
-"""Reading the written bytes, finding their tiles and hashing them, on one core (measured, docs/decisions/0065)."""
 
 
 class PlannedIdentity(Record, frozen=True):
@@ -68,34 +51,6 @@ class PlannedIdentity(Record, frozen=True):
     source: Annotated[
         str | None, Meta(description="Root that the source records, 64 hex digits.")
     ] = None
-
-
-def planned_identity(
-    known: KnownIdentity, target: TargetCheckpoint, max_memory: int, workers: int
-) -> PlannedIdentity | None:
-    """The cost of an identity; None where none is made. MemoryBudgetError where hashing needs more memory."""
-    source = None if known.of_source is None else known.of_source.root
-    if known.mode == "none":
-        return None
-    if known.mode == "carry":
-        return PlannedIdentity("carry", source=source)
-    written = [
-        StoredTensor(t.spec, t.encoding, b"", may_be_missing=False) for t in target.tensors.values()
-    ]
-    nbytes = sum(tensor.spec.nbytes for tensor in written)
-    decoded = _decoded_bytes(written)
-    return PlannedIdentity(
-        known.mode,
-        nbytes,
-        decoded,
-        hashing_memory(written, max_memory, workers),
-        nbytes / HASH_BYTES_PER_SECOND + decoded / DECODE_BYTES_PER_SECOND,
-        source,
-    )
-
-
-def _decoded_bytes(written: Collection[StoredTensor]) -> int:
-    return sum(t.spec.nbytes for t in written if t.encoding.compressor != "none")
 
 
 class MapSummary(Record, frozen=True):
@@ -146,177 +101,6 @@ class MapSummary(Record, frozen=True):
         )
 
 
-def change_of(tensor: TensorPlan | MappedTensor) -> Change:
-    """The change to a tensor's elements."""
-    found: Change = "exact"
-    for piece in tensor.pieces:
-        if piece.arithmetic is not None and not piece.arithmetic.is_exact:
-            return "rounded"
-        if piece.is_cast:
-            found = "cast"
-    return found
-
-
-def sources_of(tensor: TensorPlan) -> tuple[str, ...]:
-    """The names of a tensor's sources, each once."""
-    return tuple(dict.fromkeys(piece.source for piece in tensor.pieces if piece.fill is None))
-
-
-class PlannedTensor(Record, frozen=True, kw_only=True):
-    """The work of a plan for one tensor; shards are null if there is no layout.
-
-    Attributes:
-        source_shards, target_shards: numbers of slices of the layout or partition, along each dimension. The chunks that are stored
-            may be larger or smaller than the slices.
-        sources: ``source`` first; None without a map.
-        change: None without a map.
-        source_spec, target_spec, plan: both ends and the tasks in detail; None in a plan that a server made.
-    """
-
-    JSON: ClassVar[Json] = Json(
-        (
-            "source", "target", "shape", "source_dtype", "target_dtype", "source_shards", "source_shard_shape",
-            "target_shards", "target_shard_shape", "source_chunk_shape", "target_chunk_shape", "source_chunks",
-            "target_chunks", "source_mesh", "target_mesh", "source_axes", "target_axes", "partition", "strategy", "tasks",
-            "source_bytes", "decoded_bytes", "written_bytes", "amplification", "task_bytes", "source_largest_chunk",
-            "target_largest_chunk", "shares", "sources", "change",
-        ),
-        left_out=("sources", "change"),
-        later=("source_largest_chunk", "target_largest_chunk"),
-    )  # fmt: skip
-
-    source: str
-    target: str
-    shape: Shape
-    source_dtype: str
-    target_dtype: str
-    source_shards: Shape | None
-    source_shard_shape: Shape | None
-    target_shards: Shape | None
-    target_shard_shape: Shape | None
-    source_chunk_shape: Shape | None
-    target_chunk_shape: Shape | None
-    source_chunks: int
-    target_chunks: int
-    source_mesh: MeshDocument | None
-    target_mesh: MeshDocument | None
-    source_axes: Axes | None
-    target_axes: Axes | None
-    partition: Mapping[str, Any] | None
-    strategy: Strategy
-    tasks: int
-    source_bytes: int
-    decoded_bytes: int
-    written_bytes: int
-    amplification: float
-    task_bytes: int
-    source_largest_chunk: Annotated[
-        Shape | None, Meta(description="Shape of the largest chunk, without its padding.")
-    ] = None
-    target_largest_chunk: Annotated[
-        Shape | None, Meta(description="Shape of the largest chunk, without its padding.")
-    ] = None
-    shares: Annotated[
-        tuple[tuple[int, int, float], ...] | UnsetType,
-        Meta(description="[target shard, source shard, share], if the request asks for shares."),
-    ] = UNSET
-    sources: Annotated[
-        tuple[str, ...] | None, Meta(description="Of a map: all source tensors.")
-    ] = None
-    change: Annotated[
-        Change | None, Meta(description="Of a map: what becomes of the elements.")
-    ] = None
-    source_spec: Any = None
-    target_spec: Any = None
-    plan: Any = None
-
-    @classmethod
-    def of(
-        cls,
-        plan: TensorPlan,
-        partition: Mapping[str, Any] | None = None,
-        slices: Grid | None = None,
-        *,
-        is_mapped: bool = False,
-    ) -> PlannedTensor:
-        """The record of a tensor's plan; ``slices`` are the target's, where its layout does not give them."""
-        source, target, price = plan.source.spec, plan.target.spec, plan.price
-        before = None if source.layout is None or is_mapped else source.slices
-        after = target.slices if slices is None and target.layout is not None else slices
-        return cls(
-            source=source.name,
-            target=target.name,
-            shape=target.shape,
-            source_dtype=source.dtype,
-            target_dtype=target.dtype,
-            source_shards=None if before is None else before.parts,
-            source_shard_shape=None if before is None else before.largest,
-            target_shards=None if after is None else after.parts,
-            target_shard_shape=None if after is None else after.largest,
-            source_chunk_shape=source.chunk_shape,
-            target_chunk_shape=target.chunk_shape,
-            source_chunks=source.storage.count,
-            target_chunks=target.storage.count,
-            source_mesh=None if is_mapped else source._mesh_document,
-            target_mesh=target._mesh_document,
-            source_axes=None if is_mapped else source._axes,
-            target_axes=target._axes,
-            partition=partition,
-            strategy=plan.strategy,
-            tasks=price.tasks,
-            source_bytes=price.source_bytes,
-            decoded_bytes=price.decoded_bytes,
-            written_bytes=price.written_bytes,
-            amplification=price.amplification,
-            task_bytes=price.task_bytes,
-            source_largest_chunk=source.storage.largest,
-            target_largest_chunk=target.storage.largest,
-            sources=sources_of(plan) if is_mapped else None,
-            change=change_of(plan) if is_mapped else None,
-            source_spec=source,
-            target_spec=target,
-            plan=plan,
-        )
-
-    def with_shares(self) -> PlannedTensor:
-        """The same, with the shares that each source shard has of each target shard."""
-        shares = () if self.sources is not None or self.plan is None else _shares(self.plan)
-        return replace(self, shares=shares)
-
-    def __repr__(self) -> str:
-        if self.sources is not None:
-            made = f"{origins_text(self.sources)} → {self.target!r}"
-            return f"PlannedTensor({made}: {self.target_dtype} {list(self.shape)}, {self.change})"
-        names = (self.source, self.target)
-        changed = change_text(
-            names,
-            (self.source_dtype, self.target_dtype),
-            self.shape,
-            (self.source_axes, self.target_axes),
-        )
-        return f"PlannedTensor({changed}, {self.strategy})"
-
-
-def planned_tensors(
-    plans: Sequence[TensorPlan], checkpoint: TargetCheckpoint, *, is_mapped: bool
-) -> Sequence[PlannedTensor]:
-    """The records of the plans of a target's tensors, each made when it is looked at."""
-
-    def planned(plan: TensorPlan) -> PlannedTensor:
-        written = checkpoint.tensors[plan.name]
-        shards = written.shards if written.partition else None
-        slices = shards if isinstance(shards, Grid) else None
-        return PlannedTensor.of(plan, written.partition, slices, is_mapped=is_mapped)
-
-    return MadeLater(plans, planned)
-
-
-def _shares(plan: TensorPlan) -> tuple[tuple[int, int, float], ...]:
-    from reshard.planning.target_layouts import shares
-
-    return tuple((share.target, share.source, share.share) for share in shares(plan))
-
-
 class PlanTotals(Struct, frozen=True):
     """Totals of a plan's tensors."""
 
@@ -337,8 +121,8 @@ class PlanTotals(Struct, frozen=True):
     ] = 0
 
     @classmethod
-    def of(cls, plan: Plan, peak_bytes: int) -> PlanTotals:
-        """The totals; ``peak_bytes`` of the tasks, or of the identity that is made after them."""
+    def of(cls, plan: Plan) -> PlanTotals:
+        """The totals of the tasks."""
         return cls(
             len(plan.tensors),
             plan.tasks,
@@ -346,7 +130,7 @@ class PlanTotals(Struct, frozen=True):
             plan.decoded_bytes,
             plan.written_bytes,
             plan.amplification,
-            peak_bytes,
+            plan.peak_bytes,
             plan.allowed_bytes or plan.max_memory,
             plan.metadata_bytes,
             plan.workers,
@@ -556,27 +340,6 @@ class MultiConversionPlan(Record, frozen=True, kw_only=True):
         return several("MultiConversionPlan", headline, lines)
 
 
-class JointPlan(Struct, frozen=True):
-    """The plans of all targets of a run.
-
-    The answer is made only where one is asked for: of 100,000 tensors the totals take two seconds and 20 MiB.
-    """
-
-    source: str
-    plans: tuple[ConversionPlan, ...]
-    total: MultiPlan
-    requests: RequestPlan | None = None
-
-    def with_requests(self, requests: RequestPlan | None) -> JointPlan:
-        """The plans with their requests; a single target gets them too."""
-        plans = (priced(self.plans[0], requests),) if len(self.plans) == 1 else self.plans
-        return JointPlan(self.source, plans, self.total, requests)
-
-    def answer(self) -> MultiConversionPlan:
-        """The record that a call returns."""
-        return MultiConversionPlan.of(self.source, self.plans, self.total, self.requests)
-
-
 P = TypeVar("P", ConversionPlan, MultiConversionPlan)
 
 
@@ -594,7 +357,6 @@ def _time(
     cores: int | None,
     latency_s: float,
 ) -> TimePlan:
-
     if cores is None:
         cores = len(os.sched_getaffinity(0))
     machines = Hosts.checked(hosts, cores, nic_bytes_per_s)
@@ -605,16 +367,9 @@ def _time(
     joint = (
         planned.total if isinstance(planned, MultiConversionPlan) else MultiPlan.alone(planned.plan)
     )
-    ends = _requests_to(planned.source), [_requests_to(plan.target) for plan in plans]
-    found = plan_time(joint, *ends, machines, planned.request_plan, latency_s)
-    return found.after(core_seconds(plans))
-
-
-def _requests_to(place: str | None) -> RequestTraits:
-    """The traits of requests to the store of a place; None is a target without a name."""
-    return traits_at(place).requests
-
-
-def core_seconds(plans: Sequence[ConversionPlan]) -> float:
-    """Seconds of one processor that the identities of targets take, after their tasks."""
-    return sum(plan.identity.core_s for plan in plans if plan.identity is not None)
+    to = [traits_at(plan.target).requests for plan in plans]
+    found = plan_time(
+        joint, traits_at(planned.source).requests, to, machines, planned.request_plan, latency_s
+    )
+    # The identities of the targets come after their tasks.
+    return found.after(sum(plan.identity.core_s for plan in plans if plan.identity is not None))

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
 from reshard.answers.record import Json, Record, counted, origins_text, several, warned
 from reshard.answers.shared import Change, Digest, MissingNumbers, Shape, Strategy
 from reshard.conversion.plan import MapSummary
+from reshard.conversion.planned_tensor import change_of, sources_of
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
 from reshard.planning.estimates import TimePlan
 from reshard.storage.base import Requests
+
+if TYPE_CHECKING:
+    from reshard.conversion.open_target import OpenTarget
+    from reshard.engine.books import TensorResult
+    from reshard.formats.base import Reader
+    from reshard.formats.contents import StoredTensor
+    from reshard.planning.plans import TensorPlan
 
 Proof = Literal["proved", "written", "encoded"]
 """The degree to which equality was shown.
@@ -257,3 +266,82 @@ class PartReport(Record, frozen=True):
             else f"{counted(self.tasks, 'task')}, {format_bytes(self.moved_bytes)}, in {self.seconds:.1f} s"
         )
         return f"PartReport({self.source!r} → {self.target!r}, part {self.part}: {done})"
+
+
+def finished_report(
+    source: str,
+    target: str,
+    found: Reader,
+    seconds: float,
+    identity: IdentityReport | None,
+    warnings: tuple[str, ...] = (),
+) -> ConversionReport:
+    """The report of a target that an earlier run finished."""
+    kept = tuple(map(_kept, found.tensors.values()))
+    return ConversionReport(
+        source, target, kept, 0, 0, 0, seconds, warnings, already_done=True, identity=identity
+    )
+
+
+def _kept(tensor: StoredTensor) -> TensorReport:
+    """The report of a tensor of a finished target, which does not record the tensor's source."""
+    spec = tensor.spec
+    return TensorReport(
+        source=None,
+        target=spec.name,
+        shape=spec.shape,
+        source_dtype=None,
+        target_dtype=spec.dtype,
+        strategy=None,
+        nbytes=spec.nbytes,
+        source_digest=None,
+        target_digest=tensor.digest,
+        proof=None,
+    )
+
+
+def made_report(
+    target: OpenTarget, results: Sequence[TensorResult], seconds: float, members: Mapping[str, Any]
+) -> ConversionReport:
+    """The report of a target, of this run and of those that it resumed; ``members``: those that features gave."""
+    planned = target.planned
+    summary, is_read_back = planned.summary, planned.target.check == "readback"
+    return ConversionReport(
+        summary.source,
+        str(planned.place),
+        tuple(
+            _tensor_report(tensor, result, is_read_back, summary.map is not None)
+            for tensor, result in zip(planned.plan.tensors, results, strict=True)
+        ),
+        read_bytes=sum(r.read_bytes for r in results),
+        moved_bytes=sum(r.moved_bytes for r in results),
+        written_bytes=sum(r.written_bytes for r in results),
+        seconds=seconds,
+        warnings=summary.warnings,
+        resumed_bytes=target.books.resumed_bytes,
+        missing_chunks=summary.missing_chunks,
+        map=summary.map,
+        **members,
+    )
+
+
+def _tensor_report(
+    tensor: TensorPlan, result: TensorResult, is_read_back: bool, is_mapped: bool
+) -> TensorReport:
+    piece = tensor.piece
+    unread: Proof = "encoded" if result.target_digest is None else "written"
+    made = (sources_of(tensor), change_of(tensor)) if is_mapped else ()
+    return TensorReport(
+        piece.source if piece.fill is None else None,
+        tensor.name,
+        tensor.target.spec.shape,
+        piece.source_dtype,
+        piece.target_dtype,
+        tensor.strategy,
+        tensor.target.spec.nbytes,
+        result.source_digest,
+        result.target_digest,
+        "proved" if is_read_back else unread,
+        result.cast if any(each.is_computed for each in tensor.pieces) else None,
+        *made,
+    )

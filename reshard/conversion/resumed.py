@@ -12,16 +12,13 @@ shared file that has no hole there. A file of one chunk that changed since is re
 or on another host, it may be lost, short or zeros: a closed chunk is read at each of its places, and trusted if it has
 the CRC32C at its end and the one in the journal, where there is one. A chunk that is not closed, or has no checksum, is
 not trusted then.
-
-Ends a run: removes what it wrote, or keeps it for the run that resumes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -29,40 +26,32 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from reshard.checksums.crc import READ_BYTES, range_crc32c
-from reshard.conversion.conversion_key import ConversionKey, differences
-from reshard.conversion.journal import (
+from reshard.conversion.conversion_key import ConversionKey, differences, key_left
+from reshard.conversion.open_target import OpenTarget
+from reshard.engine.books import DoneUnits
+from reshard.engine.executor import run_tasks
+from reshard.engine.journal import (
     ChunkKey,
     Journaled,
     JournaledChunk,
-    key_left,
     missing_in_bucket,
     record_of,
 )
-from reshard.conversion.target_job import OpenTarget
-from reshard.engine.books import DoneUnits
-from reshard.engine.executor import run_tasks
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
-from reshard.engine.task import Result
 from reshard.errors import (
-    FormatError,
-    ReshardError,
     ResumeError,
-    SourceChangedError,
     StorageError,
-    SyncError,
-    VerificationError,
 )
 from reshard.formats.codecs.source import TRAILER_BYTES
 from reshard.formats.file_map import Place, prepare_files
 from reshard.formats.names import step_name
-from reshard.geometry.sizes import format_bytes
 from reshard.planning.plans import Plan
 from reshard.storage.local.files import storage_error, storage_errors
 from reshard.storage.local.store import LocalFile
 from reshard.storage.location import Location
 from reshard.storage.target import FileRange, look
-from reshard.storage.transaction import Earlier, Transaction, may_be_resumed
+from reshard.storage.transaction import Earlier, Transaction
 
 
 def missing_in_files(journaled: Journaled, root: Location) -> set[ChunkKey]:
@@ -143,7 +132,13 @@ def damaged(
     """The chunks that are not closed, cannot be checked, or do not read back as written."""
     listed = list(chunks)
     total = sum(c.stored_bytes or 0 for c in listed)
-    check = partial(_checked, root=root)
+
+    def check(recorded: JournaledChunk) -> tuple[JournaledChunk, bool]:
+        is_known = recorded.has_trailer or recorded.crc32c is not None
+        if recorded.stored_bytes is None or not recorded.places or not is_known:
+            return recorded, False
+        return recorded, all(_reads_back(recorded, place, root) for place in recorded.places)
+
     bad: set[ChunkKey] = set()
     done = 0
     ended = run_tasks(listed, check, lambda _: READ_BYTES, plan.max_memory, plan.workers)
@@ -156,13 +151,6 @@ def damaged(
                 name = plan.tensors[recorded.tensor].name
                 progress(Progress(done, total, number, len(listed), name, "checking"))
     return bad
-
-
-def _checked(recorded: JournaledChunk, root: str) -> tuple[JournaledChunk, bool]:
-    is_known = recorded.has_trailer or recorded.crc32c is not None
-    if recorded.stored_bytes is None or not recorded.places or not is_known:
-        return recorded, False
-    return recorded, all(_reads_back(recorded, place, root) for place in recorded.places)
 
 
 def _reads_back(recorded: JournaledChunk, place: Place, root: str) -> bool:
@@ -208,90 +196,16 @@ def _opened(path: str) -> int:
         raise storage_error("read", path, error) from error
 
 
-UNTRUSTED_AFTER = (VerificationError, FormatError, SyncError, SourceChangedError)
-"""After these errors nothing that was written can be resumed."""
-
-ABOUT_THE_SOURCE = (SourceChangedError, FormatError)
-"""These errors are about all targets, whichever of them was at work."""
-
-
-@contextmanager
-def kept_where_useful(targets: Sequence[OpenTarget], count: int = 1) -> Iterator[None]:
-    """Removes the held staging folders if the block fails, except those that a run can resume.
-
-    ``targets``: those that are held then, of ``count`` in the call. The error says what is kept, where,
-    and that the same command resumes it. A ResumeError leaves the folder that it is about as it is.
-    """
-    try:
-        yield
-    except BaseException as error:
-        kept = [target for target in targets if _is_kept(target, error, count)]
-        if kept:
-            _tell(error, _kept(kept, count))
-        raise
-
-
-def removed_once_published(target: OpenTarget) -> None:
-    """Removes the temporary files of a published target."""
-    target.is_published = True
-    target.transaction.abort()
-
-
-def _is_kept(target: OpenTarget, error: BaseException, count: int) -> bool:
-    """True if the error leaves something of a target to resume; removes the rest."""
-    transaction, is_begun = target.transaction, target.is_begun or count == 1
-    named = None if isinstance(error, ABOUT_THE_SOURCE) else getattr(error, "target", None)
-    is_about_it = named in (None, transaction.target)
-    if isinstance(error, ResumeError) and is_about_it:
-        return False
-    if target.is_published or transaction.is_committed():
-        error.add_note(f"{transaction.target!r} is published and whole")
-        return False
-    is_lost = isinstance(error, UNTRUSTED_AFTER) and is_about_it and is_begun
-    if is_lost or not may_be_resumed(transaction):
-        transaction.abort()
-        return False
-    return is_begun
-
-
-def _kept(kept: Sequence[OpenTarget], count: int) -> str:
-    if count == 1:
-        (target,) = kept
-        return (
-            f"no target was published; what is done ({_share(target)}) was kept in {target.transaction.place!r}: "
-            "run the same again to resume it, or start over (restart)"
-        )
-    parts = (
-        f"of {target.transaction.target!r} ({_share(target)}) in {target.transaction.place!r}"
-        for target in kept
-    )
-    return f"what is done was kept: {', '.join(parts)}; run the same again to resume it, or start over (restart)"
-
-
-def _share(target: OpenTarget) -> str:
-    moved, total = target.books.moved_bytes, target.books.total_bytes
-    share = 100 * moved // total if total else 100
-    return f"{share} % of {format_bytes(total)}"
-
-
-def _tell(error: BaseException, kept: str) -> None:
-    """Adds ``kept`` to the message of a ReshardError, and to any other error as a note."""
-    if isinstance(error, ReshardError) and len(error.args) == 1:
-        error.args = (f"{error}; {kept}",)
-    else:
-        error.add_note(kept)
-
-
 def begin_or_resume(target: OpenTarget, *, prepares: bool = True) -> None:
     """Takes over the work of an unfinished run of the same conversion, or begins anew.
 
     The files are prepared unless ``prepares`` is false, the books count what was kept, and records can be appended.
     Raises ResumeError, and leaves everything as it is, where that run was another conversion.
     """
-    earlier = None if target.job.restart else target.transaction.earlier()
+    earlier = None if target.planned.target.restart else target.transaction.earlier()
     left = None if earlier is None else key_left(earlier.made_by)
     if earlier is not None and left is not None:
-        _refuse_other(target.transaction, left, target.job.key)
+        _refuse_other(target.transaction, left, target.planned.key)
         if earlier.is_trusted or not _is_packed(target):
             _resume(target, earlier, prepares=prepares)
             return
@@ -299,11 +213,11 @@ def begin_or_resume(target: OpenTarget, *, prepares: bool = True) -> None:
 
 
 def _begin(target: OpenTarget, *, prepares: bool) -> None:
-    target.transaction.begin(to_builtins(target.job.key))
+    target.transaction.begin(to_builtins(target.planned.key))
     if prepares:
         with _closed_on_error(target.transaction):
             prepare_files(target.output.files, target.recording_root)
-    target.done = DoneUnits(target.job.plan)
+    target.done = DoneUnits(target.planned.plan)
 
 
 @contextmanager
@@ -346,16 +260,16 @@ def _steps(before: ConversionKey, now: ConversionKey) -> tuple[str, int, int] | 
 
 def _is_packed(target: OpenTarget) -> bool:
     """True if chunks are in databases, whose state is unknown after a reboot."""
-    specs = (tensor.target.spec for tensor in target.job.plan.tensors)
+    specs = (tensor.target.spec for tensor in target.planned.plan.tensors)
     first = ((s.name, next(s.storage.indices(), None)) for s in specs)
     return any(i is not None and not target.output.places(name, i) for name, i in first)
 
 
 def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     is_trusted = earlier.is_trusted
-    plan, output, transaction = target.job.plan, target.output, target.transaction
+    plan, output, transaction = target.planned.plan, target.output, target.transaction
     transaction.keep_files()
-    _remove_others(target)
+    _remove_unnamed(target)
     doubted = missing_in_files(target.recorded_chunks, transaction.root)
     if earlier.recorded_ns is not None:  # else the versions have shown what changed
         # The writes of another host were never in this kernel's page cache.
@@ -370,9 +284,11 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     if is_trusted and _is_packed(target):
         prepare_files(output.files, target.recording_root)
         doubted |= missing_in_database(target.recorded_chunks(), plan, output)
-    if target.job.by_hosts:
+    if target.planned.by_hosts:
         doubted |= set(_in_files_of(target, doubted))
-    _remove_chunks(target, doubted)
+    for number, index in doubted:  # they are written again
+        for place in target.places(number, index):
+            transaction.remove(place.file, place.offset)
     target.done = _keep_others(target, doubted)
     # Last: a shared file that is made anew here must not replace one that the records still describe.
     if prepares:
@@ -380,14 +296,19 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
             prepare_files(output.files, target.recording_root)
 
 
+def _remove_unnamed(target: OpenTarget) -> None:
+    """Removes files that no record names: half-written chunks, and the markers of a finished checkpoint."""
+    named = target.files(target.recorded())
+    for file in target.transaction.files():
+        if file not in named and not target.output.files.keeps(file):
+            target.transaction.remove(file)
+
+
 def _in_files_of(target: OpenTarget, chunks: set[ChunkKey]) -> Iterator[ChunkKey]:
     """All chunks that share a file with one of ``chunks``: tasks elsewhere make such a file anew, as a whole."""
-    plan, output = target.job.plan, target.output
 
     def shared(chunk: ChunkKey) -> list[str]:
-        number, index = chunk
-        places = output.places(plan.tensors[number].name, index)
-        return [place.file for place in places if place.offset is not None]
+        return [place.file for place in target.places(*chunk) if place.offset is not None]
 
     files = {file for chunk in chunks for file in shared(chunk)}
     if files:
@@ -396,7 +317,7 @@ def _in_files_of(target: OpenTarget, chunks: set[ChunkKey]) -> Iterator[ChunkKey
 
 def _keep_others(target: OpenTarget, doubted: set[ChunkKey]) -> DoneUnits:
     """Counts the units that are kept, and records them anew."""
-    done = DoneUnits(target.job.plan)
+    done = DoneUnits(target.planned.plan)
 
     def kept() -> Iterator[str]:
         for one in target.recorded():
@@ -405,30 +326,7 @@ def _keep_others(target: OpenTarget, doubted: set[ChunkKey]) -> DoneUnits:
                 done.add(one.tensor, one.unit)
                 yield record_of([replace(one, host="")])
 
-    target.transaction.rewrite(to_builtins(target.job.key), kept())
+    target.transaction.rewrite(to_builtins(target.planned.key), kept())
     with _closed_on_error(target.transaction):
         target.books.report_progress("")
     return done
-
-
-def _remove_others(target: OpenTarget) -> None:
-    """Removes files that no record names: half-written chunks, and the markers of a finished checkpoint."""
-    named = set(_named_files(target.recorded(), target))
-    for file in target.transaction.files():
-        if file not in named and not target.output.files.keeps(file):
-            target.transaction.remove(file)
-
-
-def _named_files(results: Iterator[Result], target: OpenTarget) -> Iterator[str]:
-    for one in results:
-        name = target.job.plan.tensors[one.tensor].name
-        for chunk in one.chunks:
-            yield from (place.file for place in target.output.places(name, chunk.index))
-
-
-def _remove_chunks(target: OpenTarget, chunks: set[ChunkKey]) -> None:
-    """Removes chunks that are written again."""
-    for number, index in chunks:
-        name = target.job.plan.tensors[number].name
-        for place in target.output.places(name, index):
-            target.transaction.remove(place.file, place.offset)

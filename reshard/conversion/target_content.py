@@ -1,34 +1,283 @@
-"""TargetContent: the tensors and leaves of a target, which rules or a map make, and the pieces of them that the planner is asked for.
+"""TargetContent: what a conversion writes, made from metadata alone: form, tree, tensors with chunks and encodings, and pieces.
 
-The tensors of a target: their layout, chunks and encoding, and the piece that the planner is asked for.
+Rules keep, rename and cast the tensors of the source, or a map makes others of them; the layout and the format say how each is cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from reshard.conversion.check_target import CheckedOptions
+from reshard.conversion.check_target import CheckedTarget, default_option
 from reshard.errors import PlanError
-from reshard.formats.base import Form, Made, Reader, TargetTensor, Unarranged
+from reshard.formats.base import Form, Made, Reader, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
 from reshard.formats.contents import Encoding, Leaf, StoredTensor, codec_name
+from reshard.formats.format import Format, refuse_database, refuse_others, unheld
+from reshard.formats.known_formats import format_with, known_format
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
-from reshard.geometry.grid import Grid
+from reshard.formats.lost_metadata import lost_metadata
+from reshard.formats.quantized import Quantized
+from reshard.formats.registry import mixes_values, target_format
+from reshard.formats.slices.kept_metadata import NO_METADATA
+from reshard.geometry.grid import Box, Grid
 from reshard.geometry.sizes import format_bytes
+from reshard.layout.changes import refuse_unstored
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.maps.mapped import Mapped, MappedTensor
+from reshard.maps.mapped import Mapped
 from reshard.maps.mapped_checkpoint import leaves_of, mapped_tensors
+from reshard.planning.keep_pairs import refuse_cut, refuse_parted
 from reshard.planning.piece import Piece
 from reshard.planning.planner import COPY_BYTES, WantedPiece
 from reshard.planning.plans import Side
 from reshard.planning.read_box import Alike, WantedLike
 from reshard.planning.rules import Rewrite, made_of, rewrites, tree_digest
 from reshard.planning.target_layouts import TensorSplit, keeps_layouts, look_up, split
-from reshard.storage.base import Traits
+from reshard.storage.base import ON_DISK, Traits
+from reshard.storage.location import locate
+
+
+class TargetContent(Struct, frozen=True):
+    """The content of one target, and the planner's wanted pieces for it.
+
+    Attributes:
+        dropped: names of the source's leaves that are left out.
+        warnings: facts about the changes that a person should know, one sentence each.
+        mapping: the effect of a map on the source; None without one.
+    """
+
+    checkpoint: TargetCheckpoint
+    wanted_pieces: Sequence[WantedLike]
+    dropped: tuple[str, ...]
+    warnings: tuple[str, ...]
+    mapping: Mapped | None = None
+
+
+def make_target(
+    reader: Reader, target: CheckedTarget, form: Form, traits: Traits = ON_DISK
+) -> TargetContent:
+    """The target of converting ``reader``'s checkpoint in a place with these traits; pure arithmetic over metadata."""
+    refuse_database(form, traits)
+    refuse_unstored(target.changes.cast)
+    making = _Making(target, form, traits)
+    made = _rename(making, reader) if target.given_map is None else _map(making, reader)
+    known = known_format(form.format)
+    _leave_out_unheld(making, known, reader)
+    checkpoint = TargetCheckpoint(
+        form.container(reader.container),
+        making.tensors,
+        making.leaves,
+        {
+            item.name: str(locate(reader.uri) / item.directory)
+            for item in reader.container.items
+            if not item.is_tree
+        },
+        form,
+        made=made,
+        metadata=reader.metadata,
+    )
+    refuse_others(known, checkpoint, reader)
+    warnings = making.warnings
+    if reader.metadata != NO_METADATA or reader.format != form.format:
+        warnings += tuple(lost_metadata(reader, checkpoint))
+    warnings += tuple(form.warnings(checkpoint, reader))
+    return TargetContent(checkpoint, making.wanted_pieces, making.dropped, warnings, making.mapping)
+
+
+def _rename(making: _Making, reader: Reader) -> Made:
+    """Makes each tensor that the rules keep, perhaps under another name and cast."""
+    target = making.target
+    kept = rewrites(
+        target.changes,
+        [leaf.name for leaf in reader.leaves],
+        {name: t.spec for name, t in reader.tensors.items()},
+        {name for name, t in reader.tensors.items() if t.is_key},
+    )
+    found = _target_leaves(reader, kept, keeps_layouts(target.layout))
+    look_up(target.layout, [leaf.name for leaf in found.leaves if leaf.tensor])
+    for rewrite, leaf in zip(kept, found.leaves, strict=True):
+        if leaf.tensor:
+            stored = reader.tensors[rewrite.source]
+            kind, tensor = making.add(stored, leaf, rewrite.dtype or stored.spec.dtype)
+            piece = Piece.whole(stored.spec, tensor.spec, saturate=rewrite.saturate)
+            making.want(piece, stored, kind, tensor)
+    _check_growth(reader, target, sum(tensor.spec.nbytes for tensor in making.tensors.values()))
+    names = {rewrite.source for rewrite in kept}
+    making.dropped = tuple(leaf.name for leaf in reader.leaves if leaf.name not in names)
+    making.leaves, making.warnings = found.leaves, found.warnings
+    return made_of(reader.tensors, kept, target.changes)
+
+
+def _map(making: _Making, reader: Reader) -> Made:
+    """Makes what the map makes of the checkpoint; PlanError for anything that it leaves open."""
+    target, given = making.target, making.target.given_map
+    if given is None:
+        raise PlanError("no map is given")
+    mapping, making.dropped = mapped_tensors(reader, given, target.changes)
+    _check_growth(reader, target, sum(made.spec.nbytes for made in mapping.tensors))
+    look_up(target.layout, [made.spec.name for made in mapping.tensors])
+    making.leaves, making.mapping = list(leaves_of(reader, mapping.tensors)), mapping
+    for made, leaf in zip(mapping.tensors, making.leaves, strict=True):
+        first = next((p.source for p in made.pieces if p.fill is None), None)
+        like = _like(made.spec, None if first is None else reader.tensors[first])
+        kind, tensor = making.add(like, leaf, made.spec.dtype)
+        for piece in made.pieces:
+            stored = like if piece.fill is not None else reader.tensors[piece.source]
+            making.want(piece, stored, kind, tensor)
+    if mapping.cropped:
+        more = ", …" if len(mapping.cropped) > 3 else ""
+        some = ", ".join(map(repr, mapping.cropped[:3])) + more
+        making.warnings = (f"the map takes only a part of {some} (crop)",)
+    return Made(tree_digest(reader.tensors), len(making.tensors), target.changes, by=given.plain)
+
+
+def _leave_out_unheld(making: _Making, known: Format, reader: Reader) -> None:
+    """Leaves out values that the target cannot hold, where they lie beside a model that it holds."""
+    leaves = unheld(known, making.leaves) if mixes_values(reader) else ()
+    lost = {leaf.name: leaf for leaf in leaves if not leaf.is_object}
+    if not lost:
+        return
+    shown = [f"{name!r} ({leaf.kind})" for name, leaf in list(lost.items())[:_MOST_SHOWN]]
+    more = f" and {len(lost) - len(shown):,} more" if len(lost) > len(shown) else ""
+    said = (
+        f"{known.about.title} files have no place for {', '.join(shown)}{more}; they are left out"
+    )
+    making.leaves = [leaf for leaf in making.leaves if leaf.name not in lost]
+    making.warnings = (*making.warnings, said)
+
+
+_MOST_SHOWN = 3
+
+
+_PLACE = frozenset({"sharding", "memory_kind"})
+"""Keys of a leaf's metadata that place its tensor, beyond its layout."""
+
+
+def _target_leaves(reader: Reader, kept: tuple[Rewrite, ...], keeps_places: bool) -> Renamed:
+    """The leaves of the target, in the order of ``kept``; one with a new layout loses its old place."""
+    names = {r.source: r.target for r in kept}
+    found = renamed_leaves(reader.leaves, names, reader.container.naming_items)
+    return (
+        found if keeps_places else replace(found, leaves=tuple(map(_without_place, found.leaves)))
+    )
+
+
+def _without_place(leaf: Leaf) -> Leaf:
+    if not _PLACE & leaf.meta.keys():
+        return leaf
+    return replace(leaf, meta={k: v for k, v in leaf.meta.items() if k not in _PLACE})
+
+
+FREE_BYTES = 1 << 30
+"""Growth that is always allowed, so that a small source may become a padded model."""
+
+
+def _check_growth(reader: Reader, target: CheckedTarget, nbytes: int) -> None:
+    """Raises PlanError if the tensors of a target have more bytes than ``max_growth`` allows."""
+    if target.max_growth is None:
+        return
+    source = sum(tensor.spec.nbytes for tensor in reader.tensors.values())
+    if nbytes > int(target.max_growth * source) + FREE_BYTES:
+        raise PlanError(
+            f"the target would have {format_bytes(nbytes)}, but the source has {format_bytes(source)}, and a target may have at most "
+            f"{target.max_growth:g} times as much and {format_bytes(FREE_BYTES)} more (max_growth); make pad, repeated dimensions, fill "
+            "and casts smaller, or raise max_growth"
+        )
+
+
+def _like(spec: TensorSpec, source: StoredTensor | None) -> StoredTensor:
+    """The target tensor as if it were stored whole, encoded as its source is."""
+    whole = replace(spec, storage=Grid.whole(spec.shape))
+    if source is None:
+        return StoredTensor(whole, Encoding(), bytes(spec.itemsize), may_be_missing=False)
+    return StoredTensor(
+        whole, source.encoding, bytes(spec.itemsize), may_be_missing=False, is_key=source.is_key
+    )
+
+
+class _Kind(Struct, eq=False, gc=False):
+    """Target tensors that differ in their names only.
+
+    Attributes:
+        tensor: one of them, as the format arranges it.
+        wanted: how their pieces are stored, by the kinds of the sources.
+    """
+
+    tensor: TargetTensor
+    wanted: dict[int, Alike] = field(default_factory=dict)
+
+
+class _Making(Struct):
+    """The content of a target while it is made.
+
+    A tensor is arranged and described for the planner once a kind: for each it took half the time of a plan (measured).
+
+    Attributes:
+        leaves, dropped, warnings, mapping: as in TargetContent.
+        sources: a number for each kind of source.
+        kinds: by all that decides how the format arranges a tensor.
+    """
+
+    target: CheckedTarget
+    form: Form
+    traits: Traits
+    tensors: dict[str, TargetTensor] = field(default_factory=dict)
+    wanted_pieces: list[WantedLike] = field(default_factory=list)
+    leaves: Sequence[Leaf] = ()
+    dropped: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    mapping: Mapped | None = None
+    sources: dict[Hashable, int] = field(default_factory=dict)
+    kinds: dict[Hashable, _Kind] = field(default_factory=dict)
+
+    def add(self, stored: StoredTensor, leaf: Leaf, dtype: str) -> tuple[_Kind, TargetTensor]:
+        """A tensor of the target, of the shape that ``stored`` has, as the format arranges it, and its kind."""
+        source = stored.spec
+        bare = TensorSpec(leaf.name, source.shape, dtype, Grid.whole(source.shape))
+        parts = split(bare, source, self.target.layout)
+        key: Hashable = (self._number(stored), dtype, parts.layout, parts.slices.cuts)
+        if stored.partition is not None or parts.partition is not None:
+            key = leaf.name  # of a kind of its own
+        kind = self.kinds.get(key)
+        if kind is None:
+            kind = self.kinds[key] = _Kind(_arranged(bare, stored, leaf, parts, self.form))
+            tensor = kind.tensor
+        else:
+            like = kind.tensor
+            spec, packed = like.spec, like.packed
+            spec = TensorSpec(leaf.name, spec.shape, dtype, spec.storage, spec.chunk_shape, spec.layout)  # fmt: skip
+            tensor = TargetTensor(spec, like.encoding, leaf, None, like.slices, like.copies, packed)
+        self.tensors[leaf.name] = tensor
+        return kind, tensor
+
+    def want(self, piece: Piece, stored: StoredTensor, kind: _Kind, tensor: TargetTensor) -> None:
+        """Adds a wanted piece for a piece of a tensor; ``stored`` is its source."""
+        number = self._number(stored)
+        alike = kind.wanted.get(number)
+        if alike is None:
+            wanted = demand_of(piece, stored, tensor, self.form, self.traits)
+            alike = kind.wanted[number] = Alike(wanted, wanted.sides)
+        self.wanted_pieces.append(WantedLike(piece, stored.spec, tensor.spec, alike))
+
+    def _number(self, stored: StoredTensor) -> int:
+        """The number of a kind of source: one for tensors that differ in names, places and checksums only."""
+        spec = stored.spec
+        kind = (
+            spec.shape,
+            spec.dtype,
+            spec.storage.cuts,
+            spec.chunk_shape,
+            spec.layout,
+            stored.encoding,
+            stored.fill,
+            stored.may_be_missing,
+            stored.is_key,
+        )
+        return self.sources.setdefault(kind, len(self.sources))
 
 
 def _arranged(
@@ -110,216 +359,68 @@ def _whole_chunk_bytes(stored: StoredTensor, tensor: TargetTensor, put_bytes: in
     return encoder if any(stored.fill) else max(0, encoder - chunk)
 
 
-_PLACE = frozenset({"sharding", "memory_kind"})
-"""Keys of a leaf's metadata that place its tensor, beyond its layout."""
+def refuse_parted_weights(
+    found: Quantized, reader: Reader, target: CheckedTarget, content: TargetContent
+) -> None:
+    """Raises PlanError where a target parts quantised weights from their scales, or is newly cut inside their blocks."""
+    pieces: dict[str, list[Piece]] = defaultdict(list)
+    for wanted in content.wanted_pieces:
+        pieces[wanted.piece.target].append(wanted.piece)
+    if target.changes or target.given_map is not None:
+        specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
+        refuse_parted(found, specs, pieces.values())
+    for name, of_target in pieces.items():
+        source = of_target[0].source
+        if source in found.pairs:
+            for slices in _new_slices(reader.tensors[source].spec, content, name, target, reader.format):  # fmt: skip
+                refuse_cut(found.pairs[source], name, slices)
 
 
-class TargetContent(Struct, frozen=True):
-    """The content to write, before the form of the target adds its own.
+def _new_slices(
+    source: TensorSpec, content: TargetContent, name: str, target: CheckedTarget, before: str
+) -> Iterator[Grid | tuple[Box, ...]]:
+    """The slices of a tensor that are new to a reader: of a new layout, and of files for slices.
 
-    Attributes:
-        dropped: names of the source's leaves that are left out.
-        warnings: facts about the changes that a person should know, one sentence each.
-        made: the record that the conversion leaves.
-        mapping: the effect of a map on the source; None without one.
+    Chunks do not count: every reader puts the chunks of a tensor together. ``before`` is the format of the source.
     """
-
-    tensors: Mapping[str, TargetTensor]
-    leaves: Sequence[Leaf]
-    wanted_pieces: Sequence[WantedLike]
-    dropped: tuple[str, ...]
-    warnings: tuple[str, ...]
-    made: Made
-    mapping: Mapped | None = None
+    tensor = content.checkpoint.tensors[name]
+    if not keeps_layouts(target.layout) and tensor.shards != source.slices:
+        yield tensor.shards
+    is_new = content.checkpoint.form.format != before
+    if tensor.packed is not None and (is_new or tensor.packed != source.slices):
+        yield tensor.packed
 
 
-def renamed_content(
-    reader: Reader, options: CheckedOptions, form: Form, traits: Traits
-) -> TargetContent:
-    """Each tensor that the rules keep, perhaps under another name and cast."""
-    kept = rewrites(
-        options.changes,
-        [leaf.name for leaf in reader.leaves],
-        {name: t.spec for name, t in reader.tensors.items()},
-        {name for name, t in reader.tensors.items() if t.is_key},
-    )
-    found = _target_leaves(reader, kept, keeps_layouts(options.layout))
-    look_up(options.layout, [leaf.name for leaf in found.leaves if leaf.tensor])
-    making = _Making(options, form, traits)
-    for rewrite, leaf in zip(kept, found.leaves, strict=True):
-        if leaf.tensor:
-            stored = reader.tensors[rewrite.source]
-            kind, tensor = making.add(stored, leaf, rewrite.dtype or stored.spec.dtype)
-            piece = Piece.whole(stored.spec, tensor.spec, saturate=rewrite.saturate)
-            making.want(piece, stored, kind, tensor)
-    check_growth(reader, options, (tensor.spec for tensor in making.tensors.values()))
-    dropped = _dropped(reader, {rewrite.source for rewrite in kept})
-    made = made_of(reader.tensors, kept, options.changes)
-    return TargetContent(
-        making.tensors, found.leaves, making.wanted_pieces, dropped, found.warnings, made
-    )
+def form_of(reader: Reader, target: CheckedTarget, traits: Traits = ON_DISK) -> Form:
+    """The form of a target of the open source, in a place with these traits.
 
-
-def _dropped(reader: Reader, kept: Collection[str]) -> tuple[str, ...]:
-    return tuple(leaf.name for leaf in reader.leaves if leaf.name not in kept)
-
-
-def _target_leaves(reader: Reader, kept: tuple[Rewrite, ...], keeps_places: bool) -> Renamed:
-    """The leaves of the target, in the order of ``kept``; one with a new layout loses its old place."""
-    names = {r.source: r.target for r in kept}
-    found = renamed_leaves(reader.leaves, names, reader.container.naming_items)
-    return (
-        found if keeps_places else replace(found, leaves=tuple(map(_without_place, found.leaves)))
-    )
-
-
-def _without_place(leaf: Leaf) -> Leaf:
-    if not _PLACE & leaf.meta.keys():
-        return leaf
-    return replace(leaf, meta={k: v for k, v in leaf.meta.items() if k not in _PLACE})
-
-
-FREE_BYTES = 1 << 30
-"""Growth that is always allowed, so that a small source may become a padded model."""
-
-
-def check_growth(reader: Reader, options: CheckedOptions, specs: Iterable[TensorSpec]) -> None:
-    """Raises PlanError if the tensors of a target have more bytes than ``max_growth`` allows."""
-    if options.max_growth is None:
-        return
-    source = sum(tensor.spec.nbytes for tensor in reader.tensors.values())
-    most = int(options.max_growth * source) + FREE_BYTES
-    target = sum(spec.nbytes for spec in specs)
-    if target > most:
+    Raises PlanError for options of another format, and for options that contradict each other or the source.
+    """
+    known = target_format(target.to or reader.format)
+    refuse_other_options(known, target)
+    given = {name: target.format_options[name] for name in known.about.options}
+    if traits.in_place:
+        return known.form(given, reader)
+    one_file = known.about.one_file
+    if one_file is not None and not one_file.option:
         raise PlanError(
-            f"the target would have {format_bytes(target)}, but the source has {format_bytes(source)}, and a target may have at most "
-            f"{options.max_growth:g} times as much and {format_bytes(FREE_BYTES)} more (max_growth); make pad, repeated dimensions, fill "
-            "and casts smaller, or raise max_growth"
+            f"{known.about.title} targets are single files, which cannot be checked in a bucket before they appear; write the file to a disk, and "
+            "copy it from there (target)"
         )
+    of_objects = {
+        name: option.in_bucket(target.max_memory)
+        for name, option in known.about.options.items()
+        if option.in_bucket is not None and given[name] == default_option(name)
+    }
+    return known.form(given | of_objects, reader)
 
 
-def mapped_content(
-    reader: Reader, options: CheckedOptions, form: Form, traits: Traits
-) -> TargetContent:
-    """The content that the map of the options makes of the checkpoint; PlanError for anything that it leaves open."""
-    given = options.given_map
-    if given is None:
-        raise PlanError("no map is given")
-    mapping, dropped = mapped_tensors(reader, given, options.changes)
-    check_growth(reader, options, (made.spec for made in mapping.tensors))
-    look_up(options.layout, [made.spec.name for made in mapping.tensors])
-    making, leaves = _Making(options, form, traits), list(leaves_of(reader, mapping.tensors))
-    for made, leaf in zip(mapping.tensors, leaves, strict=True):
-        _add_mapped(making, reader, made, leaf)
-    return TargetContent(
-        making.tensors,
-        leaves,
-        making.wanted_pieces,
-        dropped,
-        _warnings(mapping),
-        Made(tree_digest(reader.tensors), len(making.tensors), options.changes, by=given.plain),
-        mapping,
-    )
-
-
-def _add_mapped(making: _Making, reader: Reader, made: MappedTensor, leaf: Leaf) -> None:
-    """Adds a target tensor, with a wanted piece for each of its pieces."""
-    first = next((p.source for p in made.pieces if p.fill is None), None)
-    like = _like(made.spec, None if first is None else reader.tensors[first])
-    kind, tensor = making.add(like, leaf, made.spec.dtype)
-    for piece in made.pieces:
-        stored = like if piece.fill is not None else reader.tensors[piece.source]
-        making.want(piece, stored, kind, tensor)
-
-
-def _like(spec: TensorSpec, source: StoredTensor | None) -> StoredTensor:
-    """The target tensor as if it were stored whole, encoded as its source is."""
-    whole = replace(spec, storage=Grid.whole(spec.shape))
-    if source is None:
-        return StoredTensor(whole, Encoding(), bytes(spec.itemsize), may_be_missing=False)
-    return StoredTensor(
-        whole, source.encoding, bytes(spec.itemsize), may_be_missing=False, is_key=source.is_key
-    )
-
-
-def _warnings(mapping: Mapped) -> tuple[str, ...]:
-    if not mapping.cropped:
-        return ()
-    some = ", ".join(map(repr, mapping.cropped[:3])) + (", …" if len(mapping.cropped) > 3 else "")
-    return (f"the map takes only a part of {some} (crop)",)
-
-
-class _Kind(Struct, eq=False, gc=False):
-    """Target tensors that differ in their names only.
-
-    Attributes:
-        tensor: one of them, as the format arranges it.
-        wanted: how their pieces are stored, by the kinds of the sources.
-    """
-
-    tensor: TargetTensor
-    wanted: dict[int, Alike] = field(default_factory=dict)
-
-
-class _Making(Struct):
-    """A target while it is made.
-
-    A tensor is arranged and described for the planner once a kind: for each it took half the time of a plan (measured).
-
-    Attributes:
-        sources: a number for each kind of source.
-        kinds: by all that decides how the format arranges a tensor.
-    """
-
-    options: CheckedOptions
-    form: Form
-    traits: Traits
-    tensors: dict[str, TargetTensor] = field(default_factory=dict)
-    wanted_pieces: list[WantedLike] = field(default_factory=list)
-    sources: dict[Hashable, int] = field(default_factory=dict)
-    kinds: dict[Hashable, _Kind] = field(default_factory=dict)
-
-    def add(self, stored: StoredTensor, leaf: Leaf, dtype: str) -> tuple[_Kind, TargetTensor]:
-        """A tensor of the target, of the shape that ``stored`` has, as the format arranges it, and its kind."""
-        source = stored.spec
-        bare = TensorSpec(leaf.name, source.shape, dtype, Grid.whole(source.shape))
-        parts = split(bare, source, self.options.layout)
-        key: Hashable = (self._number(stored), dtype, parts.layout, parts.slices.cuts)
-        if stored.partition is not None or parts.partition is not None:
-            key = leaf.name  # of a kind of its own
-        kind = self.kinds.get(key)
-        if kind is None:
-            kind = self.kinds[key] = _Kind(_arranged(bare, stored, leaf, parts, self.form))
-            tensor = kind.tensor
-        else:
-            like = kind.tensor
-            spec, packed = like.spec, like.packed
-            spec = TensorSpec(leaf.name, spec.shape, dtype, spec.storage, spec.chunk_shape, spec.layout)  # fmt: skip
-            tensor = TargetTensor(spec, like.encoding, leaf, None, like.slices, like.copies, packed)
-        self.tensors[leaf.name] = tensor
-        return kind, tensor
-
-    def want(self, piece: Piece, stored: StoredTensor, kind: _Kind, tensor: TargetTensor) -> None:
-        """Adds a wanted piece for a piece of a tensor; ``stored`` is its source."""
-        number = self._number(stored)
-        alike = kind.wanted.get(number)
-        if alike is None:
-            wanted = demand_of(piece, stored, tensor, self.form, self.traits)
-            alike = kind.wanted[number] = Alike(wanted, wanted.sides)
-        self.wanted_pieces.append(WantedLike(piece, stored.spec, tensor.spec, alike))
-
-    def _number(self, stored: StoredTensor) -> int:
-        """The number of a kind of source: one for tensors that differ in names, places and checksums only."""
-        spec = stored.spec
-        kind = (
-            spec.shape,
-            spec.dtype,
-            spec.storage.cuts,
-            spec.chunk_shape,
-            spec.layout,
-            stored.encoding,
-            stored.fill,
-            stored.may_be_missing,
-            stored.is_key,
-        )
-        return self.sources.setdefault(kind, len(self.sources))
+def refuse_other_options(known: Format, target: CheckedTarget) -> None:
+    """Raises PlanError for an option, given another value than its default, that the format does not have."""
+    for name, value in target.format_options.items():
+        if name not in known.about.options and value != default_option(name):
+            other = format_with(name).about.title
+            raise PlanError(
+                f"{name} is an option of {other} targets, but the target's format is {known.about.name}; leave it out ({name}), or "
+                f"write {other} (to)"
+            )

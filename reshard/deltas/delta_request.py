@@ -26,8 +26,8 @@ from reshard.formats.delta.read_delta import (
     open_delta,
     recorded_version,
     version_of_delta,
-    version_of_name,
 )
+from reshard.formats.names import version_of_name
 from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap

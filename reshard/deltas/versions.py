@@ -37,8 +37,8 @@ from reshard.formats.delta.read_delta import (
     is_skyrl_name,
     open_delta,
     version_of_delta,
-    version_of_name,
 )
+from reshard.formats.names import version_of_name
 from reshard.formats.safe_json import json_value, read_bytes
 from reshard.formats.safetensors.files import INDEX_NAME, is_shard
 from reshard.geometry.dtypes import storage_bytes

@@ -374,8 +374,8 @@ class DoneUnits:
         return bool(self._done[self._first[tensor] + unit])
 
 
-class TargetRun(Struct, frozen=True):
-    """The output of the tasks of a target, and the books that add up their results.
+class TargetRun(Struct):
+    """A target as the engine writes it: the output of its tasks, and the books that add up their results.
 
     Attributes:
         done: units that are filled, by an earlier run or by this one; None if it is not needed.

@@ -30,36 +30,28 @@ Keep = Callable[[str, Box, "npt.NDArray[Any]"], None]
 """Takes elements of a raw target in memory: tensor, box of it, and the box's elements, which change after the call."""
 
 
-class TaskOutput(Struct, frozen=True):
+class TaskOutput(TargetPlace, frozen=True):
     """The output of a task; it is sent to the workers with every batch.
 
     Attributes:
-        root: text of the folder below which chunk files are written, a local path or a URL; the staging folder if there is one.
+        root, is_attempt: as in TargetPlace; the staging folder if there is one.
         put: stores whole chunks if the target is not made of plain files.
         name: of the target in errors, if a run has several; None if it has one.
         uploads: writes the files that chunks share if the store does not write in place.
         elsewhere: for tasks that do not run in this process; None for those that do.
-        is_attempt: true if ``root`` is the folder of an attempt, in which tasks also make the files that chunks share.
         keep: takes the elements if the target has no files at all; only in this process.
     """
 
-    root: str
     put: Put | None = None
     name: str | None = None
     uploads: Uploads | None = None
     elsewhere: RemoteAccess | None = None
-    is_attempt: bool = False
     keep: Keep | None = None
 
     @property
     def attempt(self) -> str:
         """The name of the folder of an attempt; "" if tasks write the target's own files."""
         return self.root.rpartition("/")[2] if self.is_attempt else ""
-
-    @property
-    def place(self) -> TargetPlace:
-        """The place below which the task writes."""
-        return TargetPlace(self.root, self.is_attempt)
 
 
 class TargetOutput(Struct, frozen=True):
@@ -88,7 +80,14 @@ class TargetOutput(Struct, frozen=True):
     def of_tasks(self) -> TaskOutput:
         """The part that tasks need."""
         put = None if self.files.database is None else self.files.database.put
-        return TaskOutput(self.root, put, self.name, self.uploads, self.elsewhere, keep=self.keep)
+        return TaskOutput(
+            self.root,
+            put=put,
+            name=self.name,
+            uploads=self.uploads,
+            elsewhere=self.elsewhere,
+            keep=self.keep,
+        )
 
 
 class _SharedUpload:

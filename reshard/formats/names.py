@@ -1,4 +1,4 @@
-"""Names around a checkpoint: of the step folders of a training run, and of files that record something about it and are no part of it."""
+"""Names around a checkpoint: of step folders of a training run, of versions of weights, and of files that record something about it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ _USUAL = r"(?:.*_)?(?:step|checkpoint|ckpt|iter)"
 _USUAL_PREFIX = re.compile(_USUAL, re.DOTALL)
 _OF_PREFIX = re.compile(r"(.+)-([0-9]{1,18})", re.DOTALL | re.ASCII)
 _STEP = re.compile(rf"(?:(.+)_|({_USUAL})-)?([0-9]{{1,18}})", re.DOTALL | re.ASCII)
+
+# A number that has the digits does not begin with zeros: receivers look for one name.
+_VERSION = re.compile(r"weight_v([0-9]{6}|[1-9][0-9]{6,14})")
 
 
 class StepName(Struct, frozen=True, order=True):
@@ -58,6 +61,16 @@ def is_step_name(name: str) -> bool:
     """True if a folder of that name can only be a step."""
     found = step_name(name)
     return found is not None and found.is_usual
+
+
+def version_of_name(name: str) -> str | None:
+    """The numbered version that the name of a folder gives; None for another name.
+
+    >>> version_of_name("weight_v000007")
+    '000007'
+    """
+    found = _VERSION.fullmatch(name)
+    return None if found is None else found[1]
 
 
 IDENTITY_NAME = "identity.json"

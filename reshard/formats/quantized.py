@@ -347,6 +347,7 @@ class Quantized(Struct, frozen=True):
 
 
 CODES = frozenset(d for d in (*DTYPES, *PACKED) if d.startswith((*LOW_DTYPES, "int32", "uint32")))
+"""The dtypes of tensors that may hold codes."""
 
 
 def quantization(reader: Reader) -> Quantized | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from reshard.answers.shared import RecordedMesh
-from reshard.conversion.plan import ConversionPlan, PlannedTensor, PlanTotals
+from reshard.conversion.plan import ConversionPlan, PlanTotals
+from reshard.conversion.planned_tensor import PlannedTensor
 from reshard.conversion.report import ConversionReport, TensorReport
 from reshard.engine.task import CastStats
 from reshard.formats.contents import Encoding, Item, Leaf, PathKey, StoredTensor
@@ -85,7 +86,7 @@ def planned(
         source="ckpt/1000",
         target="served",
         tensors=tuple(map(PlannedTensor.of, plan.tensors)),
-        totals=PlanTotals.of(plan, plan.peak_bytes),
+        totals=PlanTotals.of(plan),
         carried=carried,
         dropped=dropped,
         warnings=warnings,

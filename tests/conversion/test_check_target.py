@@ -1,4 +1,4 @@
-"""CheckedOptions: what is refused, and compressions as text."""
+"""CheckedTarget: what is refused, and compressions as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.conversion.check_target import CheckedOptions, parsed_options
+from reshard.conversion.check_target import CheckedTarget, parsed_options
 from reshard.conversion.options import Target
 from reshard.engine.limits import check_limits
 from reshard.errors import PlanError
@@ -22,7 +22,7 @@ def refused(text, make, *args, **kwargs):
 
 
 def test_defaults():
-    options = CheckedOptions(1 << 20, 2)
+    options = CheckedTarget(1 << 20, 2)
     assert options.format_options["compression"] == Encoding("none", None, checksum=True)
     assert options.format_options["chunk_bytes"] == 256 << 20
     assert options.check == "written"
@@ -32,8 +32,8 @@ def test_defaults():
 @pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, float("nan")])
 def test_numbers_that_are_none(value):
     text = f"{{}} is {value!r}; expected a whole number of at least 1 ("
-    refused(text.format("max_memory"), CheckedOptions, value, 1)
-    refused(text.format("workers"), CheckedOptions, 1, value)
+    refused(text.format("max_memory"), CheckedTarget, value, 1)
+    refused(text.format("workers"), CheckedTarget, 1, value)
     refused(text.format("max_memory"), check_limits, value, 1)
     refused(text.format("workers"), check_limits, 1, value)
 
@@ -55,10 +55,8 @@ def test_the_remedy_is_in_the_message():
 def test_choices():
     words = "style is 'v3'; expected one of None, 'v0', 'v1'"
     refused(words, parsed_options, Target("", style="v3"))
-    refused("to is 'x'; expected one of None, 'orbax', 'safetensors'", CheckedOptions, 1, 1, to="x")
-    refused(
-        "check is True; expected one of 'written', 'readback'", CheckedOptions, 1, 1, check=True
-    )
+    refused("to is 'x'; expected one of None, 'orbax', 'safetensors'", CheckedTarget, 1, 1, to="x")
+    refused("check is True; expected one of 'written', 'readback'", CheckedTarget, 1, 1, check=True)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.orbax_trees import save_pytree
 
 
 def key(**options: Any) -> ConversionKey:
-    return key_of_conversion("/source", check_target(Target("/target", **options), limits_of(None, None)).options, "")  # fmt: skip
+    return key_of_conversion("/source", check_target(Target("/target", **options), limits_of(None, None)), "")  # fmt: skip
 
 
 def by_map(mesh: DeviceMesh, *axes: Any) -> dict[str, Any]:
@@ -101,14 +101,10 @@ def test_the_texts_of_all_options_are_those_of_earlier_versions() -> None:
         ("files", "None"), ("file_bytes", "None"), ("file_names", "None"), ("carry", "False"),
     ]  # fmt: skip
     checked = check_target(Target("/t", **orbax), limits_of("256MiB", 4))
-    assert (
-        key_of_conversion("/src", checked.options, "f").output == "c4c79d1fd4e18f6504a16e02c3bb71e9"
-    )
+    assert key_of_conversion("/src", checked, "f").output == "c4c79d1fd4e18f6504a16e02c3bb71e9"
     ranks = {"to": "safetensors", "files": "ranks", "file_names": "m-{rank}.safetensors"}
     checked = check_target(Target("/t", **ranks, carry=True), limits_of("256MiB", 4))
-    assert (
-        key_of_conversion("/src", checked.options, "f").output == "13a2d29f4795dd41720723e52e79fb02"
-    )
+    assert key_of_conversion("/src", checked, "f").output == "13a2d29f4795dd41720723e52e79fb02"
 
 
 @pytest.fixture

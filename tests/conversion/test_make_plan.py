@@ -10,7 +10,7 @@ import pytest
 from awscrt.checksums import crc32c
 
 import reshard
-from reshard.conversion import lock_targets
+from reshard.conversion import open_target
 from reshard.errors import CorruptError, MemoryBudgetError, VerificationError
 from reshard.storage.local import transaction as local_transaction
 from tests.orbax_trees import put, save_standard
@@ -94,7 +94,7 @@ def test_what_cannot_be_read_back_within_the_memory_is_refused_before_it_is_writ
     reshard.convert(tmp_path / "source", packed, compression="blosc")
     keep = {"compression": "keep", **limits}
     assert reshard.convert(packed, tmp_path / "copy", **keep).tensors[0].strategy == "copy"
-    monkeypatch.setattr(lock_targets, "lock_target", None)
+    monkeypatch.setattr(open_target, "lock_target", None)
     with pytest.raises(
         MemoryBudgetError, match=r"to read 'w', .* but 10 MiB are allowed"
     ) as caught:

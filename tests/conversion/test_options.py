@@ -134,6 +134,6 @@ def test_the_key_of_a_conversion_has_every_option_that_changes_bytes(tmp_path: P
         {"missing_chunks", "overwrite", "check", "identity", *NOT_FOR_CLIENTS, "restart"},
     )
     checked = check_target(Target(tmp_path / "b"), limits_of(None, None))
-    settings = key_of_conversion(str(tmp_path), checked.options).settings
+    settings = key_of_conversion(str(tmp_path), checked, "").settings
     assert set(OPTIONS) - settings.keys() == in_layout | in_a_map | of_the_target_alone
     assert settings.keys() - set(OPTIONS) == {"max_memory", "workers", "reshard"}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from reshard.checksums.crc import CRC32C
 from reshard.checksums.tensor_digest import PieceCrcs
-from reshard.conversion.proof import check_sources
+from reshard.conversion.prove import check_sources
 from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from reshard.conversion import target_plan
-from reshard.conversion.check_target import CheckedOptions, parsed_options
+from reshard.conversion import target_content
+from reshard.conversion.check_target import CheckedTarget, parsed_options
 from reshard.conversion.options import Target
-from reshard.conversion.target_plan import form_of
+from reshard.conversion.target_content import form_of
 from reshard.errors import FormatError, LayoutError, PlanError
 from reshard.formats.chunking import MAX_CHUNKS
 from reshard.formats.contents import (
@@ -79,13 +79,13 @@ def source(*tensors, others=(), **members):
 
 def options(compression="none", layout=None, mesh=None, changes=None, **of_format):
     given = parsed_options(Target("", compression=compression, **of_format))
-    return CheckedOptions(
+    return CheckedTarget(
         1 << 30, 2, layout_of(layout, mesh), changes or Changes(), format_options=given
     )
 
 
 def make_target(reader, options):
-    return target_plan.make_target(reader, options, form_of(reader, options))
+    return target_content.make_target(reader, options, form_of(reader, options))
 
 
 KERNEL = stored("a/kernel", (4096, 4096), (1024, 2048), layout=TensorLayout(("data", "model"), MESH))  # fmt: skip

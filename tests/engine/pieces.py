@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reshard.conversion.journal import read_results, record_of
 from reshard.engine.books import Books, DoneUnits, TargetRun, TensorResult
+from reshard.engine.journal import read_results, record_of
 from reshard.engine.output import TargetOutput
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches

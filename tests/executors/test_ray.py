@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import reshard
-from reshard.conversion import lock_targets
+from reshard.conversion import run as run_module
 from reshard.engine import task_stream
 from reshard.errors import PlanError, ReshardError, StorageError
 from reshard.executors.ray import RayExecutor
@@ -292,7 +292,7 @@ def test_a_host_without_the_memory_is_named(trained: Path, cluster: Any, tmp_pat
 def test_another_version_on_a_host_is_refused(
     trained: Path, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_targets, "__version__", "9.9")
+    monkeypatch.setattr(run_module, "__version__", "9.9")
     with pytest.raises(
         ReshardError, match=r"host '.*' has reshard .*, but this run is of 9\.9; install"
     ):
@@ -302,12 +302,12 @@ def test_another_version_on_a_host_is_refused(
 def test_a_host_that_sees_another_source_is_named(
     trained: Path, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = lock_targets.check_hosts
+    original = run_module.check_hosts
 
     def other(executor: Any, source: str, _: str, targets: Any) -> None:
         original(executor, source, "0" * 32, targets)
 
-    monkeypatch.setattr("reshard.conversion.convert.check_hosts", other)
+    monkeypatch.setattr("reshard.conversion.run.check_hosts", other)
     with pytest.raises(
         StorageError, match=rf"host '.*' sees another source at '{trained}': the names"
     ):

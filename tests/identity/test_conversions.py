@@ -186,10 +186,10 @@ def test_a_target_in_a_bucket_has_it_too(checkpoint: Path, tmp_path: Path, gcs_b
 def test_a_missing_package_is_said_where_it_is_needed(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reshard.conversion import known_identity
+    from reshard.conversion import identity
 
     monkeypatch.setitem(sys.modules, "blake3", None)
-    monkeypatch.setattr(known_identity, "is_installed", lambda: False)
+    monkeypatch.setattr(identity, "is_installed", lambda: False)
     assert reshard.convert(checkpoint, tmp_path / "t").identity is None
     words = r"the package blake3 is not installed; run pip install '.\[identity\]'"
     for call in (
@@ -202,11 +202,11 @@ def test_a_missing_package_is_said_where_it_is_needed(
 
 KILLED = """
 import os, signal, sys
-from reshard.conversion import finish
+from reshard.conversion.identity import Identity
 import reshard
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
-finish.finish_identity = die
+Identity.prove = die
 reshard.convert(sys.argv[1], sys.argv[2], identity="check")
 """
 

@@ -263,11 +263,11 @@ def test_what_it_does_not_go_with(checkpoint: Path, cast: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from reshard.conversion import finish
+from reshard.conversion.identity import Identity
 import reshard
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
-finish.finish_identity = die
+Identity.prove = die
 reshard.convert(sys.argv[1], sys.argv[2], identity="compute", drop=["n$"], cast={"float": "bfloat16"})
 """
 

@@ -72,7 +72,6 @@ def test_a_slow_machine_records_the_same(recorded: Record, monkeypatch: pytest.M
 
 
 def test_a_change_of_the_code_is_told(recorded: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reshard.conversion.make_report.made_report", _no_report)
     monkeypatch.setattr("reshard.conversion.convert.made_report", _no_report)
     name = "stopped: database"
     told = list(differences({name: recorded[name]}, record({name: USES[name]})))

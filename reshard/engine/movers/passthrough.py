@@ -128,7 +128,7 @@ def on_shared_blocks(task: Task, output: TaskOutput) -> Task | None:
     (place,), extent = same.target.places, same.extent
     is_shared = place.offset is not None
     if not share_with_target(
-        extent.path, extent.offset, extent.length, output.place, place.file, place.start, is_shared=is_shared
+        extent.path, extent.offset, extent.length, output, place.file, place.start, is_shared=is_shared
     ):  # fmt: skip
         return None
     stored = Extent(f"{output.root}/{place.file}", place.start, extent.length)
@@ -229,7 +229,7 @@ def _write_one(
 ) -> list[StoredChunk]:
     """Copies from file to files if all are local, else by the store, or through memory if the chunk is small."""
     extent = source.extent
-    in_place = [copy.output.place.in_place for copy in copies]
+    in_place = [copy.output.in_place for copy in copies]
     is_whole = not all(in_place)
     by_store = _copied_by_store(copies, source, targets) if is_whole else None
     if by_store is not None:

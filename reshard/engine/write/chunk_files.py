@@ -76,7 +76,7 @@ def write_chunk(output: TaskOutput, place: Place, parts: Sequence[bytes | memory
     """Writes the parts of an encoded chunk one behind the other; returns the version of a file that is complete now, or ""."""
     if output.uploads is not None and place.offset is not None:
         return output.uploads.write(place, parts)
-    return write(output.place, place.file, place.offset, parts, in_one_piece)
+    return write(output, place.file, place.offset, parts, in_one_piece)
 
 
 def in_one_piece(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:

@@ -44,6 +44,7 @@ from reshard.formats.delta.index_values import (
 )
 from reshard.formats.limits import MAX_RANK
 from reshard.formats.marks import SAFETENSORS_ENDING
+from reshard.formats.names import version_of_name
 from reshard.formats.safe_json import expect, expect_sizes, json_value, read_bytes
 from reshard.formats.safetensors.files import INDEX_NAME
 from reshard.formats.safetensors.header import (
@@ -215,7 +216,6 @@ PAYLOAD_BYTES = 700
 """Memory that an open delta takes for each tensor that it changes, an overestimate."""
 
 # A number that has the digits does not begin with zeros: receivers look for one name.
-_NAMED = re.compile(r"weight_v([0-9]{6}|[1-9][0-9]{6,14})")
 _SKYRL_NAMED = re.compile(r"delta-([0-9]{8}|[1-9][0-9]{8,14})")
 _WHOLE_NAME = f"model{SAFETENSORS_ENDING}"
 _REMEDY = "restore the folder from a copy, or publish a full version"
@@ -259,24 +259,15 @@ class Delta(Struct, frozen=True):
         return self.index.base_version
 
 
-def version_of_name(name: str) -> str | None:
-    """The numbered version that the name of a folder gives; None for another name.
-
-    >>> version_of_name("weight_v000007")
-    '000007'
-    """
-    found = _NAMED.fullmatch(name)
-    return None if found is None else found[1]
-
-
 def version_of_delta(name: str) -> str | None:
-    """The same; also for the folder of a delta of SkyRL.
+    """The version that the name of a folder gives; also for the folder of a delta of SkyRL.
 
     >>> version_of_delta("delta-00000007")
     '000007'
     """
-    found = _NAMED.fullmatch(name) or _SKYRL_NAMED.fullmatch(name)
-    return None if found is None else version_id(found[1])
+    found = _SKYRL_NAMED.fullmatch(name)
+    named = version_of_name(name) if found is None else found[1]
+    return None if named is None else version_id(named)
 
 
 def is_skyrl_name(name: str) -> bool:

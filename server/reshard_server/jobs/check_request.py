@@ -17,7 +17,7 @@ from anyio.to_thread import run_sync
 from reshard import check_arguments, locate
 from reshard.errors import PlanError, ReshardError, StorageError
 from reshard.formats.delta.index_values import version_text
-from reshard.formats.delta.read_delta import version_of_name
+from reshard.formats.names import version_of_name
 from reshard.storage.location import Location
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 
 from reshard.errors import StorageError
 from reshard.formats.delta.index_values import version_text
-from reshard.formats.delta.read_delta import version_of_name
+from reshard.formats.names import version_of_name
 from reshard.storage.location import Location
 from reshard.storage.targets import remove_finished, stamp_of_finished
 from reshard_server.auth.local_root import REMOVED_PREFIX

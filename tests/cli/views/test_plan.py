@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 
 from reshard.cli.views.plan import CHUNKS_ARE_NOT_SHARDS, plan_groups, plan_view, shares_view
-from reshard.conversion.plan import ConversionPlan, PlannedTensor
+from reshard.conversion.plan import ConversionPlan
+from reshard.conversion.planned_tensor import PlannedTensor
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.plans import TensorPlan

@@ -171,12 +171,12 @@ def test_a_result_counts_once(
 def test_a_host_that_does_not_see_the_source_is_named(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reshard.conversion import lock_targets
+    from reshard.conversion import run
 
     def refuse(_: Any) -> str:
         raise StorageError("cannot list '/x': Permission denied; grant this user the permission")
 
-    monkeypatch.setattr(lock_targets, "source_state", refuse)
+    monkeypatch.setattr(run, "source_state", refuse)
     with (
         SpreadExecutor() as executor,
         pytest.raises(StorageError, match=r"^host 'host0': cannot list '/x': Permission denied"),
@@ -187,9 +187,9 @@ def test_a_host_that_does_not_see_the_source_is_named(
 def test_a_host_that_writes_elsewhere_is_named(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reshard.conversion import lock_targets
+    from reshard.conversion import run
 
-    monkeypatch.setattr(lock_targets, "begin_attempt", lambda _: "only-there")
+    monkeypatch.setattr(run, "begin_attempt", lambda _: "only-there")
     with (
         SpreadExecutor() as executor,
         pytest.raises(

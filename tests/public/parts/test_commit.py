@@ -24,9 +24,9 @@ def test_a_killed_commit_goes_on(after: int, trained: Path, tmp_path: Path) -> N
         convert_part(trained, target, f"{number}/3")
     code = f"""
 import os, signal, sys, reshard
-from reshard.conversion import sealed_parts
+from reshard.conversion import parts as parts_module
 from reshard.storage.local import staging
-sealed_parts.RESULTS_AT_ONCE, left, rename = 1, [{after}], os.rename
+parts_module.RESULTS_AT_ONCE, left, rename = 1, [{after}], os.rename
 def killing(*words, **options):
     left[0] -= 1
     if not left[0]:

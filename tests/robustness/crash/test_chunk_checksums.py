@@ -11,8 +11,8 @@ from awscrt.checksums import crc32c
 from msgspec.structs import replace
 
 import reshard
-from reshard.conversion import finish
-from reshard.conversion.finish import ChunkChecksums
+from reshard.conversion import prove
+from reshard.conversion.prove import ChunkChecksums
 from reshard.errors import StorageError
 from reshard.formats.file_map import ChunkChecksum, FileMap, finish_files
 from reshard.formats.orbax import format as orbax_form
@@ -33,7 +33,7 @@ SHARED_FILES = {name: CASES[name] for name in ("one", "shards", "ranks", "dcp")}
 def told(monkeypatch: pytest.MonkeyPatch) -> list[ChunkChecksum]:
     """Compares the checksums that a format gets with the files."""
     heard: list[ChunkChecksum] = []
-    monkeypatch.setattr(finish, "finish_files", checking(heard))
+    monkeypatch.setattr(prove, "finish_files", checking(heard))
     return heard
 
 
@@ -43,7 +43,7 @@ def checking(heard: list[ChunkChecksum]) -> Any:
     ) -> Mapping[str, bytes]:
         heard.extend(checksums)
         assert list(checksums) == heard
-        tensors = checksums.target.job.checkpoint.tensors
+        tensors = checksums.target.planned.checkpoint.tensors
         chunks = {
             (name, index) for name, t in tensors.items() for index in t.spec.storage.indices()
         }

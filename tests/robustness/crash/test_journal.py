@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import reshard
-from reshard.conversion.journal import read_results
+from reshard.engine.journal import read_results
 from reshard.errors import (
     ResumeError,
     SyncError,

@@ -27,7 +27,7 @@ POINTS = [
     Point(APPEND, "after", 6),
     Point(LINE, "torn", 1),
     Point(LINE, "torn", 5),
-    Point("reshard.conversion.finish:check_sources", "after"),
+    Point("reshard.conversion.prove:check_sources", "after"),
     Point("reshard.conversion.convert:finish_target", "after"),
     Point("reshard.storage.local.publishing:_rename", "before"),
     Point("reshard.storage.local.publishing:_rename", "after"),

@@ -18,7 +18,7 @@ import pytest
 
 import reshard
 from reshard.conversion import convert as convert_module
-from reshard.conversion import lock_targets
+from reshard.conversion import open_target
 from reshard.engine import task_stream
 from reshard.errors import ReshardError, StorageError, TargetExistsError
 from reshard.storage.local.staging import staging_for
@@ -208,7 +208,7 @@ def test_a_run_that_waited_for_nothing_finds_the_other_ones_result(
     sources, tmp_path, monkeypatch, step
 ):
     """The first publishes after the second has looked for a target: before it plans, or takes the lock."""
-    module = {"plan_targets": convert_module, "lock_target": lock_targets}[step]
+    module = {"plan_targets": convert_module, "lock_target": open_target}[step]
     target, usual = tmp_path / "t", getattr(module, step)
 
     def late(*arguments, **options):

@@ -30,7 +30,7 @@ POINTS = [
     *(Point(APPEND, when, n) for when in ("before", "after") for n in (1, 2, 3, 8, 15)),
     Point("reshard.storage.checked_lines:write_all", "torn", 6),
     Point("reshard.engine.write.chunk_files:write_all", "torn", 9),
-    Point("reshard.conversion.lock_targets:begin_or_resume", "after", 2),
+    Point("reshard.conversion.convert:begin_or_resume", "after", 2),
     Point("reshard.conversion.convert:finish_target", "after", 1),
     Point("reshard.conversion.convert:finish_target", "after", 3),
     *(

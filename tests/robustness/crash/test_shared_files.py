@@ -21,7 +21,7 @@ from tests.robustness.faults.cases import only
 
 WRITER = "reshard.storage.location"
 PREPARE = "reshard.conversion.resumed:prepare_files"
-ALL_DONE = Point("reshard.conversion.finish:check_sources", "after")
+ALL_DONE = Point("reshard.conversion.prove:check_sources", "after")
 EXCHANGED = Point("reshard.storage.local.publishing:_rename", "after")
 
 POINTS = [

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from reshard.answers.shared import Strategy
-from reshard.conversion.proof import check_sources
+from reshard.conversion.prove import check_sources
 from reshard.engine.books import TensorResult
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput

@@ -140,7 +140,7 @@ SABOTAGES = (
     Sabotage(
         "identity-of-the-base-carried",
         "the identity of a base is taken for that of what deltas make of it",
-        "reshard/conversion/known_identity.py",
+        "reshard/conversion/identity.py",
         "    if reader.version is not None:\n",
         "    if False:\n",
         ("tests/deltas/test_identities.py::test_a_base_that_records_its_identity_is_applied",),
@@ -156,7 +156,7 @@ SABOTAGES = (
     Sabotage(
         "recorded-root-unchecked",
         "the root that a delta records is not compared with that of what was written",
-        "reshard/conversion/target_identity.py",
+        "reshard/conversion/identity.py",
         "    if known.root is not None and found.root != known.root:\n",
         "    if False:\n",
         ("tests/deltas/test_identities.py::test_a_recorded_root_of_other_weights",),
@@ -164,9 +164,9 @@ SABOTAGES = (
     Sabotage(
         "anchor-of-another-version",
         "a full version records the number of its name, whatever the deltas make",
-        "reshard/conversion/known_identity.py",
-        "    if made is not None and named not in (None, made):\n",
-        "    if False:\n",
+        "reshard/conversion/run.py",
+        "        if made is not None and named not in (None, made):\n",
+        "        if False:\n",
         (
             "tests/deltas/test_anchors.py::test_a_name_of_another_version_than_the_deltas_make_is_refused",
         ),

@@ -177,7 +177,7 @@ SABOTAGES = (
     Sabotage(
         "put-unproved-in-bucket",
         "objects that are gone or were replaced are not noticed before the marker",
-        "reshard/conversion/finish.py",
+        "reshard/conversion/prove.py",
         "    for number, index in sorted(missing):",
         "    for number, index in ():",
         (

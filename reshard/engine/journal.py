@@ -2,20 +2,18 @@
 
 The records of a target's transaction (``storage.transaction``), each a JSON list of results (``engine.task.Result``), written
 after their last byte was handed to the store. Locally nothing is synced: after a reboot nothing of it is trusted before it is
-read again (``resumed``). In a bucket a chunk is stored if its object is listed in the version that was put: an
+read again (``conversion.resumed``). In a bucket a chunk is stored if its object is listed in the version that was put: an
 object appears whole, so that one listing tells of all of its chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from reshard.checksums.crc import CRC32C, finish
-from reshard.conversion.conversion_key import ConversionKey
 from reshard.engine.books import DoneUnits, closed_bytes, merged_chunk, padded_bytes
 from reshard.engine.output import TargetOutput
 from reshard.engine.task import Result, StoredChunk
@@ -33,16 +31,6 @@ _DECODER = msgspec.json.Decoder(list[Result])
 def record_of(results: Sequence[Result]) -> str:
     """The record of units whose bytes were all handed to the store."""
     return msgspec.json.encode(list(results)).decode()
-
-
-def key_left(left: Mapping[str, Any] | None) -> ConversionKey | None:
-    """The key of the run that left a transaction; None if there is none, or it cannot be read."""
-    try:
-        known = ConversionKey(**(left or {}))
-        texts = [known.source, known.files, known.plan, *known.settings.values()]
-    except (TypeError, AttributeError):
-        return None
-    return known if all(isinstance(text, str) for text in texts) else None
 
 
 def read_results(records: Iterable[bytes], plan: Plan) -> Iterator[Result]:
