@@ -120,17 +120,23 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
     return checked
 
 
+_PLAIN = Target("")
+"""A target without options."""
+
+
 def parsed_options(asked: Target) -> dict[str, Any]:
     """The options of every format, by name; PlanError for a value that makes no sense with any checkpoint."""
-    return {
-        name: option.parse(name, getattr(asked, name)) for name, option in format_options().items()
-    }
+    found: dict[str, Any] = {}
+    for name, option in format_options().items():
+        value, default = getattr(asked, name), getattr(_PLAIN, name)
+        found[name] = default_option(name) if value is default else option.parse(name, value)
+    return found
 
 
 @cache
 def default_option(name: str) -> Any:
     """The default of an option of a format, parsed."""
-    return format_options()[name].parse(name, getattr(Target(""), name))
+    return format_options()[name].parse(name, getattr(_PLAIN, name))
 
 
 def check_targets(asked: Sequence[Target], limits: Limits) -> list[CheckedTarget]:

@@ -23,7 +23,7 @@ from reshard.geometry.view import View
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 from reshard.planning.planner import open_files_per_task
-from reshard.planning.plans import Fill, FillAt, MultiPlan, Read, around
+from reshard.planning.plans import Fill, FillAt, MultiPlan, Read
 from reshard.storage.location import is_in_bucket
 from reshard.storage.parts import Part
 
@@ -202,7 +202,7 @@ class ReadTasks:
         self, fill: Fill, number: int, pieces: Sequence[Piece], takes: Sequence[Take]
     ) -> SourceRead:
         boxes = [piece.to_source(take.box) for piece, take in zip(pieces, takes, strict=True)]
-        box = boxes[0] if len(boxes) == 1 else around(boxes)
+        box = boxes[0] if len(boxes) == 1 else Box.around(boxes)
         piece, spec = pieces[0], fill.sources[number].spec
         reader = None if piece.fill is not None else self._readers[piece.checkpoint]
         wanted = [p.in_source(take.box) for p, take in zip(pieces, takes, strict=True)]

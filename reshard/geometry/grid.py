@@ -44,6 +44,14 @@ class Box(Struct, frozen=True, gc=False):
         """The box that covers a whole tensor of this shape."""
         return _full(tuple(shape))
 
+    @classmethod
+    def around(cls, boxes: Sequence[Box]) -> Box:
+        """The smallest box around all of ``boxes``; there is at least one."""
+        starts, stops = [box.start for box in boxes], [box.stop for box in boxes]
+        return cls(
+            tuple(map(min, zip(*starts, strict=True))), tuple(map(max, zip(*stops, strict=True)))
+        )
+
     @property
     def rank(self) -> int:
         """Number of dimensions."""

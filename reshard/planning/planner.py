@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from reshard.answers.record import MadeLater
 from reshard.errors import MemoryBudgetError
+from reshard.geometry.grid import Box
 from reshard.planning.asked_fills import AskedFill, AskedFills, AskedTensor
 from reshard.planning.plans import (
     Fill,
@@ -31,7 +32,6 @@ from reshard.planning.plans import (
     Read,
     Side,
     TensorPlans,
-    around,
 )
 from reshard.planning.read_box import AnyWanted, geometry
 from reshard.planning.strategies import (
@@ -137,7 +137,7 @@ def _read_of(shared: SharedRead, numbers: Sequence[int], asked: AskedFills) -> F
     if len(places) == 1:
         return places[0]
     boxes = [wanted.piece.source_box for (wanted,) in asked.of_group(numbers)]
-    return Read(tuple(places), around(boxes), shared.units)
+    return Read(tuple(places), Box.around(boxes), shared.units)
 
 
 def _read(plans: Sequence[Plan], read: FillAt | Read) -> Read:

@@ -141,7 +141,7 @@ class Fill(Struct, frozen=True, gc=False):
     @property
     def box(self) -> Box:
         """The smallest box of the target that holds its pieces."""
-        return around([piece.to_target(Box.full(piece.shape)) for piece in self.pieces])
+        return Box.around([piece.to_target(Box.full(piece.shape)) for piece in self.pieces])
 
     def changes(self, number: int) -> bool:
         """True if the target's row-major bytes are not those of the source of piece ``number``."""
@@ -156,14 +156,6 @@ class Fill(Struct, frozen=True, gc=False):
         """Bytes of the source's elements that it moves."""
         moved = zip(self.pieces, self.sources, strict=True)
         return sum(math.prod(piece.shape) * side.spec.itemsize for piece, side in moved)
-
-
-def around(boxes: Sequence[Box]) -> Box:
-    """The smallest box around all of ``boxes``; there is at least one."""
-    starts, stops = [box.start for box in boxes], [box.stop for box in boxes]
-    return Box(
-        tuple(map(min, zip(*starts, strict=True))), tuple(map(max, zip(*stops, strict=True)))
-    )
 
 
 class TensorPlan(Struct, frozen=True, gc=False):
@@ -395,7 +387,7 @@ class Read(Struct, frozen=True, gc=False):
     def of(cls, places: Sequence[FillAt], fills: Sequence[Fill], units: Grid) -> Read:
         """Fills at these places that share units."""
         first = fills[0]
-        box = first.box if first.is_joint else around([fill.piece.source_box for fill in fills])
+        box = first.box if first.is_joint else Box.around([fill.piece.source_box for fill in fills])
         return cls(tuple(places), box, units)
 
 

@@ -31,7 +31,7 @@ from reshard.answers.shared import Strategy
 from reshard.geometry.grid import Box, Cuts, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece, inverse, spans_chunks
-from reshard.planning.plans import Fill, Price, Side, around
+from reshard.planning.plans import Fill, Price, Side
 from reshard.planning.task_cost import (
     SECONDS_PER_TASK,
     Reading,
@@ -285,7 +285,7 @@ class ReadBox(Struct, frozen=True):
     @classmethod
     def of(cls, wanted_pieces: Sequence[WantedPiece]) -> ReadBox:
         pieces = [wanted.piece for wanted in wanted_pieces]
-        box = around([piece.source_box for piece in pieces])
+        box = Box.around([piece.source_box for piece in pieces])
         first = wanted_pieces[0]
         view, storage = pieces[0].source_view, first.source.spec.storage
         source = (storage if view is None else view.grid(storage)).clip(box)

@@ -267,7 +267,8 @@ def layout_of(
     found = mesh_of(mesh)
     found = found if found is None or keeps_devices else found.recorded
     check_missing_axes(missing_axes)
-    layout = own_layout(layout)
+    if not isinstance(layout, LayoutMap):
+        layout = own_layout(layout)
     if isinstance(layout, LayoutMap):
         if found is not None:
             raise LayoutError(

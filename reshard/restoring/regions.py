@@ -14,6 +14,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _NOTHING_LOST = CastStats()
 
 
-class Region(Struct, frozen=True):
+class Region(Struct, frozen=True, dict=True):
     """The elements of ``box``; along ``axis`` only every ``step``-th, from the start of the box.
 
     A shard of a 'mod' table has every k-th row; every other region is a plain box.
@@ -59,7 +60,7 @@ class Region(Struct, frozen=True):
             rows.step,
         )
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Shape of the buffer."""
         shape = self.box.shape
@@ -67,7 +68,7 @@ class Region(Struct, frozen=True):
             return shape
         return tuple(-(-n // self.step) if d == self.axis else n for d, n in enumerate(shape))
 
-    @property
+    @cached_property
     def size(self) -> int:
         return math.prod(self.shape)
 

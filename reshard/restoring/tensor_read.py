@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -35,7 +36,6 @@ from reshard.formats.contents import StoredTensor
 from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.grid import Box, Index
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.plans import around
 from reshard.restoring.outputs import RestoredOutput
 from reshard.restoring.regions import (
     Buffer,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
-class TensorRead(Struct, frozen=True):
+class TensorRead(Struct, frozen=True, dict=True):
     """A tensor of a checkpoint, and the output that it becomes.
 
     Attributes:
@@ -77,7 +77,7 @@ class TensorRead(Struct, frozen=True):
     def is_cast(self) -> bool:
         return self.dtype != self.stored.spec.dtype
 
-    @property
+    @cached_property
     def stream_bytes(self) -> int:
         """Memory to read one chunk in a stream."""
         encoding, nbytes = self.stored.encoding, self.stored.spec.chunk_bytes
@@ -90,16 +90,11 @@ class TensorRead(Struct, frozen=True):
         staged = max((sum(sizes[n] for n in group) for group in groups), default=0)
         return quickest_memory(encoding, nbytes, most_bytes - staged, is_cast=self.is_cast)
 
-    @property
-    def region_bytes(self) -> list[int]:
-        """Bytes of each region's buffer."""
-        itemsize = storage_bytes(self.dtype)
-        return [region.size * itemsize for region in self.output.regions]
-
-    @property
-    def staged_bytes(self) -> list[int]:
+    @cached_property
+    def staged_bytes(self) -> Sequence[int]:
         """Bytes of each region's buffer that count against the budget; 0 if the buffer becomes the result."""
-        return self.region_bytes if self.output.is_staged else [0] * len(self.output.regions)
+        itemsize = storage_bytes(self.dtype) if self.output.is_staged else 0
+        return [region.size * itemsize for region in self.output.regions]
 
     @property
     def smallest_bytes(self) -> int:
@@ -432,7 +427,7 @@ def _boxes_to_read(
     """The boxes of the chunk that the buffers need, if they leave gaps and each can be read alone; else one around them."""
     held = (each.box.intersect(chunk.box) for each in buffers)
     boxes = [box for box in held if box is not None]
-    whole = around(boxes)
+    whole = Box.around(boxes)
     if sum(box.size for box in boxes) >= whole.size:
         return [whole]
     itemsize = stored.spec.itemsize

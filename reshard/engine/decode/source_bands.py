@@ -21,7 +21,6 @@ from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import Band, band_capacity, bands, row_bytes
 from reshard.geometry.turned_copy import turned_copy
-from reshard.planning.plans import around
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -189,7 +188,7 @@ def _together(
     parts: Sequence[Part], memory: DecoderMemory, in_rows: bool
 ) -> tuple[Array | Interleaved, Box]:
     """The parts of all readers as one band as wide as all of them."""
-    combined = around([box for _, box in parts])
+    combined = Box.around([box for _, box in parts])
     interleaved = interleaved_of(parts, memory.decoded, combined)
     if interleaved is not None and not in_rows:
         return interleaved, combined
