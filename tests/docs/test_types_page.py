@@ -1,4 +1,4 @@
-"""The page of the records: each record that it names is one of the code, and each field of Sums is on it."""
+"""The page of the types: each record that it names is one of the code, and each field of Sums is on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from reshard.checksums.sums import Sums
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "explanation" / "records.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "conversion-in-twelve-types.md").read_text("utf-8")
 
 
 def test_records_that_are_named_exist() -> None:
