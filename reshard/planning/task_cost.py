@@ -371,7 +371,7 @@ def price(
     decoded, stored = decoded_bytes(reading), touched_bytes(reading)
     moved = math.prod(piece.shape) * target.spec.itemsize
     target_grid = piece.target_grid(target.spec.storage)
-    written = _written_bytes(target_grid, target, moved) * target.copies
+    written = _written_bytes(target, moved) * target.copies
     # Pieces are as wide as a source chunk, or as a row of a unit if chunks are interleaved.
     passing = fill.units
     if strategy == "scatter" and fill.units != source_grid:
@@ -420,10 +420,13 @@ def _digest_seconds(rows: Grid, itemsize: int, nbytes: int) -> float:
     return nbytes / DIGEST_BYTES_PER_SECOND + nbytes / run * SECONDS_PER_RUN
 
 
-def _written_bytes(grid: Grid, target: Side, moved: int) -> int:
-    if target.spec.chunk_shape is None:
+def _written_bytes(target: Side, moved: int) -> int:
+    """The share of ``moved`` bytes in what is written of a target: its chunks with their padding and checksums."""
+    spec = target.spec
+    if spec.chunk_shape is None:
         return moved
-    return grid.count * (target.spec.chunk_bytes + 4)
+    whole = spec.storage.count * (spec.chunk_bytes + 4)
+    return whole * moved // spec.nbytes if spec.nbytes else whole
 
 
 def is_turned(piece: Piece) -> bool:

@@ -33,7 +33,9 @@ def section(title: str) -> str:
     return (ROOT / "CONTRIBUTING.md").read_text().partition(title)[2].partition("\n## ")[0]
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/explanation/conversion-in-twelve-types.md"])
+@pytest.mark.parametrize(
+    "page", ["CONTRIBUTING.md", "docs/explanation/conversion-in-twelve-types.md"]
+)
 def test_files_that_are_named_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     if page == "CONTRIBUTING.md":

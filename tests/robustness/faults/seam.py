@@ -37,7 +37,7 @@ BY_DESCRIPTOR = (
     "read", "pread", "preadv", "write", "pwrite", "lseek", "ftruncate", "fsync", "fdatasync", "close", "fstat", "posix_fadvise",
     "copy_file_range", "sendfile",
 )  # fmt: skip
-OF_LIBC = ("syncfs", "renameat2", "sync_file_range")
+OF_LIBC = ("syncfs", "renameat2", "sync_file_range", "fallocate")
 RENAME_EXCHANGE = 2
 
 CHANGES = frozenset(

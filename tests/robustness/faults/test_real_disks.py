@@ -189,6 +189,7 @@ def locked(progress):
     if progress.tasks_done == 4:
         (folder / ".dst.reshard-partial" / "checkpoint").chmod(0)
 reshard.convert(source, folder / "first", **options)  # loads all code, which nobody else may read
+reshard.verify(source, folder / "first")
 shutil.rmtree(folder / "first")
 if os.geteuid() == 0:
     os.setegid(65534); os.seteuid(65534)

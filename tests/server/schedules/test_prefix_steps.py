@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reshard_server.auth.local_root import REMOVED_PREFIX
 from reshard_server.db.conversions import claims
 from reshard_server.jobs.conversion_job import make_child_request
 from reshard_server.schedules.hard_links import GoneError, link_step, links_for
 from reshard_server.schedules.loop import run_now
-from reshard_server.schedules.outputs import output_stamp
-from reshard_server.schedules.outputs import remove as remove_output
+from reshard_server.schedules.outputs import RECORDS, output_stamp
 from reshard_server.worker.wording import Wording
 
 import reshard
 from reshard.storage.location import locate
+from reshard.storage.targets import remove_finished
 from tests.dcp_files import whole, write_dcp
 from tests.server.claimed import claimed
 from tests.server.schedules.bench import Bench
@@ -202,7 +203,8 @@ def test_a_removal_that_was_interrupted_is_known(bench: Bench, saved: Path) -> N
     assert known is not None
     remove(prefix, ".index", ".data-00000-of-00002")
     assert output_stamp(locate(prefix)) == known
-    assert not remove_output(locate(prefix), "1", "another")
-    assert remove_output(locate(prefix), "1", known)
+    aside = f"{REMOVED_PREFIX}1"
+    assert not remove_finished(locate(prefix), "another", RECORDS, aside)
+    assert remove_finished(locate(prefix), known, RECORDS, aside)
     assert not list(bench.data.iterdir())
-    assert not remove_output(locate(prefix), "1", known)
+    assert not remove_finished(locate(prefix), known, RECORDS, aside)
