@@ -85,6 +85,19 @@ def test_written_bytes_are_those_of_the_chunks(source, tmp_path, compression):
     assert report.written_bytes == sum(p.stat().st_size for p in chunks)
 
 
+def test_pieces_of_one_chunk_are_written_once(tmp_path):
+    """Each of four layers is a stripe of every row of the stacked kernel, which is one chunk."""
+    layers = {f"layer{n}": np.full((32, 16), n, np.float32) for n in range(4)}
+    reshard.save(tmp_path / "layers", layers)
+    stacked = {"map": [{"from": "layer{l}", "to": "kernel", "shape": "f e -> e l f"}]}
+    plan = reshard.plan(tmp_path / "layers", map=stacked, compression="none")
+    report = reshard.convert(
+        tmp_path / "layers", tmp_path / "stacked", map=stacked, compression="none"
+    )
+    assert plan.written_bytes == report.written_bytes == 4 * 32 * 16 * 4 + 4
+
+
+
 def test_what_cannot_be_read_back_within_the_memory_is_refused_before_it_is_written(
     tmp_path, monkeypatch
 ):
