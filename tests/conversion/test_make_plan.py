@@ -97,7 +97,6 @@ def test_pieces_of_one_chunk_are_written_once(tmp_path):
     assert plan.written_bytes == report.written_bytes == 4 * 32 * 16 * 4 + 4
 
 
-
 def test_what_cannot_be_read_back_within_the_memory_is_refused_before_it_is_written(
     tmp_path, monkeypatch
 ):

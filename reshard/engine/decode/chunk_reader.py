@@ -165,6 +165,9 @@ class ChunkReader:
             decode_into(memory, stored, chunk, at_once.encoded)
             self._memory = at_once.decoded
             self._decoded = memory.view(dtype).reshape(chunk.stored_shape)
+        # A checksum needs every byte, and in a bucket each run would be a request.
+        encoding = stored.encoding
+        self._is_sparse = not (encoding.checksum or encoding.read_ahead_bytes)
         # Only a part of raw bytes can be read alone.
         self._raw = self._stream if isinstance(self._stream, RawStream) else None
         if chunk.extent is not None and self._raw is None:
@@ -238,6 +241,9 @@ class ChunkReader:
         box = here if self._is_whole else here.intersect(self.wanted)
         if box is None:
             return nbytes, None
+        inside = box.relative_to(self.chunk.box.start)
+        if not self._is_whole and self._is_sparse and self.skips_gaps(inside):
+            return nbytes, (self.read(inside, memory), box)
         elements = self.read(local, memory)
         if not self._is_whole:
             elements = elements[box.relative_to(here.start).slices]

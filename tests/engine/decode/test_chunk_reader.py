@@ -63,13 +63,15 @@ def passed(reader: ChunkReader, band_bytes: int) -> list[tuple[Box, bytes]]:
     return found
 
 
-@given(chunks(), st.sampled_from((1, 16, 60, 1 << 20)))
-def test_bands_of_a_whole_chunk_are_those_of_a_stream(case, band_bytes):
+@given(chunks(), st.sampled_from((1, 16, 60, 1 << 20)), st.sampled_from((1, 1 << 10)))
+def test_bands_of_a_whole_chunk_are_those_of_a_stream(case, band_bytes, min_run_bytes):
     stored, chunk, wanted, values = case
     origin = chunk.box.start
     whole = memory_for(values.nbytes, stored.encoding)
     at_once = passed(ChunkReader(stored, chunk, wanted, U4, whole), band_bytes)
-    assert at_once == passed(ChunkReader(stored, chunk, wanted, U4), band_bytes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunk_reader, "MIN_RUN_BYTES", min_run_bytes)
+        assert at_once == passed(ChunkReader(stored, chunk, wanted, U4), band_bytes)
     got = np.full(values.shape, -1, np.int64)
     for box, elements in at_once:
         where = box.relative_to(origin)
@@ -99,6 +101,23 @@ def test_boxes_that_follow_one_another_are_read_where_they_lie(case, is_at_once,
                 np.testing.assert_array_equal(elements, values[row.slices])
             assert 0 < reader.read_bytes <= len(chunk.extent.inline)
             reader.check_all()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "read"),
+    [(Encoding(), 40 * 1024), (RAW_CRC, 40 * 4096), (Encoding(read_ahead_bytes=1), 40 * 4096)],
+    ids=["on a disk", "with a checksum", "in a bucket"],
+)
+def test_columns_of_a_raw_chunk_are_read_alone_on_a_disk(encoding, read):
+    values = np.arange(40 * 1024, dtype=np.uint32).reshape(40, 1024)
+    inline = encode(values, encoding)
+    stored = StoredChunks("w", "uint32", encoding, bytes(4))
+    extent = Extent("it", 0, len(inline), inline)
+    chunk = SourceChunk((0, 0), extent, Box.full((40, 1024)), (40, 1024))
+    reader = ChunkReader(stored, chunk, Box((0, 512), (40, 768)), U4)
+    found = b"".join(elements for _, elements in passed(reader, 8192))
+    assert found == values[:, 512:768].tobytes()
+    assert reader.read_bytes == read
 
 
 def test_parts_of_a_whole_chunk_are_not_copied():
