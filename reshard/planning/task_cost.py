@@ -28,8 +28,7 @@ SMALLEST_BAND_BYTES = 64 << 10
 """Below this, calls cost more than bytes."""
 
 TASK_BAND_BYTES = 4 << 20
-"""The same for a task of a conversion. It makes more calls for each band, so that its workers wait for the interpreter's
-lock more often than for memory."""
+"""The same for a task of a conversion, whose workers wait for the interpreter's lock more often than for memory."""
 
 TURNED_BAND_BYTES = 16 << 20
 """The same if the target's rows lie across those of the source: a band then has a short run of each target row."""
@@ -46,7 +45,7 @@ TASK_OVERHEAD_BYTES = 2 << 20
 """Checksum scratch, file objects and small arrays that each task needs besides its buffers."""
 
 CAST_SCRATCH_BYTES = 2 << 20
-"""Casts run over slabs of 64 Ki elements; their statistics need a few temporaries."""
+"""Casts run over slabs of 12 Ki elements; their statistics need a few temporaries."""
 
 RECORD_BYTES = 1 << 10
 """Bytes that a task keeps for each chunk that it reads or writes: its place, its box, its checksum (measured)."""

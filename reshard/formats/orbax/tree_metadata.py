@@ -278,8 +278,10 @@ def read_tree_metadata(files: MetadataFiles, name: str) -> TreeMetadata:
     else:
         leaves = _read_members(JsonCursor(data, path), fields)
     refuse_collisions(leaves, path)
-    uses_zarr3 = _flag(fields, "use_zarr3", path)
-    stores_fill = _flag(fields, "store_array_data_equal_to_fill_value", path)
+    flags = ("use_zarr3", "store_array_data_equal_to_fill_value")
+    uses_zarr3, stores_fill = (
+        fields.get(each) is not None and expect(fields[each], bool, each, path) for each in flags
+    )
     return TreeMetadata(leaves, uses_zarr3, stores_fill, _kept(fields), name)
 
 
@@ -304,11 +306,6 @@ def _read_members(cursor: JsonCursor, fields: dict[str, Any]) -> tuple[MetadataL
     if leaves is None:
         raise CorruptError(f"{cursor.where}: expected a list of leaves (tree_metadata), found none")
     return leaves
-
-
-def _flag(fields: Mapping[str, Any], name: str, where: str) -> bool:
-    value = fields.get(name)
-    return value is not None and expect(value, bool, name, where)
 
 
 def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
