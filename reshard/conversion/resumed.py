@@ -1,6 +1,6 @@
 """Resumes an interrupted run where it stopped, or begins anew.
 
-A unit is kept where every chunk that it wrote to can be trusted (``check_chunks``): it is counted, and not
+A unit is kept where every chunk that it wrote to can be trusted: it is counted, and not
 filled again. Everything else that the earlier run left is removed. The journal is written anew with the units
 that are kept, so that all of its lines are from this boot.
 

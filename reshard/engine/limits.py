@@ -20,7 +20,7 @@ class Limits(Struct, frozen=True):
     Attributes:
         max_memory: bytes of all buffers together.
         workers: number of tasks that run at once.
-        executor: runs the tasks; None starts threads or processes for the run.
+        executor: runs the tasks; None starts threads for the run.
         max_growth: largest size of a target, as a multiple of its source's; None for no limit.
     """
 

@@ -5,7 +5,7 @@ starts when its bytes are free, so that buffers never exceed the plan's ``max_me
 that much. A run has one target or several: one task fills all units that share a read, and each target has its own
 books.
 
-In threads of the run's own process, tasks write the target's files themselves. RemoteAccess they write files of their own
+In threads of the run's own process, tasks write the target's files themselves. Elsewhere they write files of their own
 (``storage.local.staging``), sync them if the run's kernel cannot, and then report. The run takes over the files of a result
 that counts; only the run writes below the root of a local target. In a bucket a file appears whole, and only if none is there.
 """

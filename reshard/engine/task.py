@@ -1,4 +1,4 @@
-"""Task: fills units of target tensors from one reading; small frozen data that any process on any host can run.
+"""Task: units of target tensors and the parts of sources that fill them; small frozen data that any process on any host can run.
 
 None of these records can be in a cycle, so that Python's garbage collector skips them (``gc=False``): a run on many hosts
 holds a million at once.

@@ -201,7 +201,7 @@ class TensorPlan(Struct, frozen=True, gc=False):
 
     @property
     def strategy(self) -> Strategy:
-        """The strategy of its fill, or of its first piece."""
+        """The strategy of its first fill."""
         return self.fills[0].strategy
 
     @property

@@ -1,7 +1,7 @@
 """A restore from end to end: plan, read, check, report (RestoreReport), and put the values into a tree.
 
 Chunks are read on threads within the byte budget, and each full buffer is placed. The budget counts the memory beside the
-result: decoders, band buffers, and buffers that are copied to devices (``Output.is_staged``). A group with staged buffers is one
+result: decoders, band buffers, and buffers that are copied to devices (``RestoredOutput.is_staged``). A group with staged buffers is one
 batch, which frees them when it ends. The chunks of any other group are read in parallel, since its buffers become the result.
 """
 
@@ -223,7 +223,7 @@ def restore_stored(
 ) -> list[Restored]:
     """Reads every tensor; returns one result each, in order.
 
-    Raises MemoryBudgetError before anything is read; the first error of any chunk, after running jobs
+    Raises MemoryBudgetError before anything is read; the first error of any chunk, after running batches
     have ended; CorruptError if the digest of a tensor differs from the recorded one.
     """
     check_memory(reads, limits.max_memory)

@@ -152,7 +152,7 @@ class TensorState(Struct):
     Attributes:
         digest: the recorded one; None if there is none, or if not every element is read exactly once.
         crcs: the format's checksums; None under the same conditions, and where there is a digest.
-        placed: the result of ``Output.place`` for each region.
+        placed: the result of ``RestoredOutput.place`` for each region.
         memory: to read one chunk.
         seen: chunks that were read; a chunk is read again if the budget splits a group.
     """
@@ -164,8 +164,8 @@ class TensorState(Struct):
     placed: list[Any]
     memory: ChunkMemory
     seen: set[Index] = field(default_factory=set)
-    crc: int = 0
-    stored: int = 0
+    digest_sum: int = 0
+    crc_sum: int = 0
     cast: CastStats = field(default_factory=CastStats)
     read_bytes: int = 0
     needed_bytes: int = 0
@@ -182,8 +182,8 @@ class TensorState(Struct):
     def add(self, done: Done[ReadPart, ArraySums]) -> None:
         """Adds what was read of a chunk; the needed bytes of an encoded chunk that is read twice count once."""
         found = done.result
-        self.crc ^= found.crc
-        self.stored ^= found.stored
+        self.digest_sum ^= found.digest_sum
+        self.crc_sum ^= found.crc_sum
         self.cast = self.cast + found.cast
         self.read_bytes += done.read_bytes
         (side,) = done.unit.sides
@@ -208,11 +208,11 @@ class TensorState(Struct):
         return self.digest is not None or self.crcs is not None
 
     def _check_digest(self) -> None:
-        if self.crcs is not None and self.stored != self.crcs.total:
+        if self.crcs is not None and self.crc_sum != self.crcs.total:
             raise CorruptError(crc_text(self.read.stored.spec.name, self.crcs.crc))
         if self.digest is not None:
             spec = self.read.stored.spec
-            found = digest_text(self.crc, spec.nbytes)
+            found = digest_text(self.digest_sum, spec.nbytes)
             check_recorded(spec.name, found, self.digest)
 
 
@@ -271,8 +271,8 @@ class ReadPart(Struct, frozen=True):
 class ArraySums(Struct, frozen=True):
     """Sums of a part that was read: for the tensor's digest, for the format's own checksum, and the loss of casts."""
 
-    crc: int
-    stored: int
+    digest_sum: int
+    crc_sum: int
     cast: CastStats
 
 
@@ -285,7 +285,7 @@ class ArraySink:
         self._part = unit.of
         self._state = unit.of.opened.state
         self._has_lent = False
-        self._crc = self._stored = 0
+        self._digest_sum = self._crc_sum = 0
         self._cast = CastStats()
 
     def direct(self, band: Box) -> Bytes | None:
@@ -300,9 +300,9 @@ class ArraySink:
         (found,), read = elements, self._state.read
         spec = read.stored.spec
         if self._state.is_verified:
-            self._crc ^= sum_of_box(found, band, spec.shape)
+            self._digest_sum ^= sum_of_box(found, band, spec.shape)
             if self._state.crcs is not None:
-                self._stored ^= self._state.crcs.sum_of_box(found, band, spec.shape)
+                self._crc_sum ^= self._state.crcs.sum_of_box(found, band, spec.shape)
         if self._has_lent:
             return
         values = found.view(element_dtype(spec.dtype, is_cast=read.is_cast))
@@ -312,7 +312,7 @@ class ArraySink:
     def done(self) -> ArraySums:
         """The sums of the part."""
         self._part.opened.end_part()
-        return ArraySums(self._crc, self._stored, self._cast)
+        return ArraySums(self._digest_sum, self._crc_sum, self._cast)
 
 
 BATCH_BYTES = 4 << 20

@@ -1,7 +1,7 @@
 """Compares two checkpoints of any meshes and chunks element by element.
 
 A tensor is split into blocks at the chunk edges that both sides share. Each block reads its chunks once if the budget
-allows (see ``pair_plan``), fills bands of both sides, and compares them (see ``elements``)::
+allows (see ``engine.decode.box_plan``), fills bands of both sides, and compares them (see ``elements``)::
 
     chunks of A   |   |   |   |       chunks of B   |     |     |
     blocks        |           |

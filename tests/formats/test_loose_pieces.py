@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.decode.chunk_reader import StoredChunks, open_chunk
+from reshard.engine.decode.chunk_reader import ChunkFacts, open_chunk
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError, StorageError
 from reshard.formats import loose_pieces
@@ -47,7 +47,7 @@ def decoded(reader: Reader, name: str, step: int) -> np.ndarray:
         box = spec.storage.box(index)
         chunk = SourceChunk(index, reader.locate(name, index), box, box.shape)
         data = np.zeros(box.size, spec.dtype)
-        chunks = StoredChunks(name, spec.dtype, stored.encoding, stored.fill)
+        chunks = ChunkFacts(name, spec.dtype, stored.encoding, stored.fill)
         with closing(open_chunk(chunks, chunk)) as stream:
             for at in range(0, len(data), step):
                 stream.readinto(data[at : at + step].data.cast("B"))

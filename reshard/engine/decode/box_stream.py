@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from reshard.engine.cast import cast_into
 from reshard.engine.decode.box_plan import StoredBox
-from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, StoredChunks
+from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkFacts, ChunkReader
 from reshard.engine.task import CastStats, SourceChunk
 from reshard.formats.base import Reader
 from reshard.geometry.dtypes import element_dtype
@@ -71,7 +71,7 @@ class BoxStream:
         self._checks_all = checks_all
         self._is_dense = is_dense or side.is_cast
         self._open: dict[Index, ChunkReader] = {}
-        self._chunks = StoredChunks.of(side.stored)
+        self._chunks = ChunkFacts.of(side.stored)
         self._source = element_dtype(side.stored.spec.dtype, is_cast=side.is_cast)
         self._target = element_dtype(side.dtype, is_cast=side.is_cast)
         self.cast = CastStats()

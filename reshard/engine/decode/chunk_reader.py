@@ -1,4 +1,4 @@
-"""ChunkReader: reads boxes of one stored chunk. All elements that the library reads come through it.
+"""Decodes chunks, alone of all modules: ``ChunkReader`` boxes and bands of one chunk, ``decode_into`` a whole one.
 
 convert reads bands of several chunks in lock step (``source_bands``), all others boxes of one chunk or of many (``box_stream``).
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
-class StoredChunks(Struct, frozen=True):
+class ChunkFacts(Struct, frozen=True):
     """Facts that all chunks of a tensor share: name, dtype, encoding, and the content of a missing one."""
 
     name: str
@@ -41,12 +41,12 @@ class StoredChunks(Struct, frozen=True):
     fill: bytes
 
     @classmethod
-    def of(cls, stored: StoredTensor) -> StoredChunks:
+    def of(cls, stored: StoredTensor) -> ChunkFacts:
         """The chunks of a stored tensor."""
         return cls(stored.spec.name, stored.spec.dtype, stored.encoding, stored.fill)
 
     @classmethod
-    def of_read(cls, read: SourceRead) -> StoredChunks:
+    def of_read(cls, read: SourceRead) -> ChunkFacts:
         """The chunks of a tensor that a task reads."""
         return cls(read.name, read.dtype, read.encoding, read.fill)
 
@@ -56,7 +56,7 @@ class StoredChunks(Struct, frozen=True):
 
 
 def open_chunk(
-    stored: StoredChunks,
+    stored: ChunkFacts,
     chunk: SourceChunk,
     encoded: memoryview | None = None,
     wanted_bytes: int | None = None,
@@ -86,7 +86,7 @@ def chunk_bytes(chunk: SourceChunk, dtype: str) -> int:
     return math.prod(chunk.stored_shape) * storage_bytes(dtype)
 
 
-def decode_into(memory: Bytes, stored: StoredChunks, chunk: SourceChunk, encoded: Bytes) -> None:
+def decode_into(memory: Bytes, stored: ChunkFacts, chunk: SourceChunk, encoded: Bytes) -> None:
     """Fills ``memory``, which is as large as the chunk, with all of it, and checks that nothing is left over.
 
     ``encoded`` is memory for the encoded bytes, of ``encoded_room`` bytes, or empty.
@@ -140,7 +140,7 @@ class ChunkReader:
 
     def __init__(
         self,
-        stored: StoredChunks,
+        stored: ChunkFacts,
         chunk: SourceChunk,
         wanted: Box,
         dtype: np.dtype[Any],
@@ -291,7 +291,7 @@ class ChunkReader:
             self._stream.close()
 
 
-def _check_stored(stored: StoredChunks, chunk: SourceChunk) -> None:
+def _check_stored(stored: ChunkFacts, chunk: SourceChunk) -> None:
     """Reads a chunk for its CRC32C, if it has one; CorruptError, naming tensor and chunk, if it does not fit."""
     if chunk.extent is None or not stored.encoding.checksum:
         return

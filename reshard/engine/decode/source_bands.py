@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, StoredChunks, chunk_bytes
+from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkFacts, ChunkReader, chunk_bytes
 from reshard.engine.task import SourceChunk, SourceRead, Task, source_element_type
 from reshard.formats.codecs import encoded_room
 from reshard.geometry.dtypes import storage_bytes
@@ -216,7 +216,7 @@ def _opened(
     read: SourceRead, chunk: SourceChunk, dtype: np.dtype[Any], at_once: ChunkBuffers | None
 ) -> ChunkReader:
     wanted = chunk.box.intersect(read.box) or chunk.box
-    return ChunkReader(StoredChunks.of_read(read), chunk, wanted, dtype, at_once)
+    return ChunkReader(ChunkFacts.of_read(read), chunk, wanted, dtype, at_once)
 
 
 def _read(readers: Sequence[ChunkReader], band: Band, memory: Bytes) -> list[Part]:

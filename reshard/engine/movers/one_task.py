@@ -39,7 +39,7 @@ from reshard.checksums.sums import NOTHING, Sums, coverage, coverage_of, sum_of_
 from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.checksums.weighted_sums import MODULUS
 from reshard.engine.buffers import ALIGNMENT, Arena, ArenaPool, lent
-from reshard.engine.decode.chunk_reader import StoredChunks, chunk_bytes, decode_into
+from reshard.engine.decode.chunk_reader import ChunkFacts, chunk_bytes, decode_into
 from reshard.engine.decode.source_bands import (
     DecoderMemory,
     Interleaved,
@@ -314,7 +314,7 @@ def move_whole(
     (source,) = read.chunks
     dtype = source_element_type(task.units[0].pieces[0])
     memory = memory[: chunk_bytes(source, read.dtype)]
-    decode_into(memory, StoredChunks.of_read(read), source, encoded)
+    decode_into(memory, ChunkFacts.of_read(read), source, encoded)
     elements: Array = memory.view(dtype).reshape(source.stored_shape)
     found = sum_of_box(elements, source.box, read.shape)
     stored = 0 if read.crcs is None else read.crcs.sum_of_box(elements, source.box, read.shape)

@@ -19,10 +19,6 @@ from reshard.geometry.turned_copy import turned_copy
 from reshard.storage.location import open_range
 
 if TYPE_CHECKING:
-    from reshard.storage.base import OpenFile
-
-
-if TYPE_CHECKING:
     import numpy.typing as npt
 
     from reshard.storage.base import OpenFile

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.engine.decode import chunk_reader
-from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkReader, StoredChunks
+from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkFacts, ChunkReader
 from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError
 from reshard.formats.codecs import encoded_room
@@ -30,7 +30,7 @@ def memory_for(nbytes: int, encoding: Encoding) -> ChunkBuffers:
 
 
 @st.composite
-def chunks(draw: st.DrawFn) -> tuple[StoredChunks, SourceChunk, Box, np.ndarray]:
+def chunks(draw: st.DrawFn) -> tuple[ChunkFacts, SourceChunk, Box, np.ndarray]:
     """A chunk somewhere in a tensor, with padding, a box of it, and all that is stored of it."""
     shape = tuple(draw(st.lists(st.integers(1, 6), max_size=3)))
     kept = tuple(draw(st.integers(1, n)) for n in shape)  # the rest is padding
@@ -42,7 +42,7 @@ def chunks(draw: st.DrawFn) -> tuple[StoredChunks, SourceChunk, Box, np.ndarray]
     inline = encode(values, encoding)
     extent = Extent("it", 0, len(inline), inline)
     chunk = SourceChunk((0,) * len(shape), extent, Box.full(kept).shift(origin), shape)
-    return StoredChunks("w", "uint32", encoding, bytes(4)), chunk, wanted, values
+    return ChunkFacts("w", "uint32", encoding, bytes(4)), chunk, wanted, values
 
 
 def passed(reader: ChunkReader, band_bytes: int) -> list[tuple[Box, bytes]]:
@@ -111,7 +111,7 @@ def test_boxes_that_follow_one_another_are_read_where_they_lie(case, is_at_once,
 def test_columns_of_a_raw_chunk_are_read_alone_on_a_disk(encoding, read):
     values = np.arange(40 * 1024, dtype=np.uint32).reshape(40, 1024)
     inline = encode(values, encoding)
-    stored = StoredChunks("w", "uint32", encoding, bytes(4))
+    stored = ChunkFacts("w", "uint32", encoding, bytes(4))
     extent = Extent("it", 0, len(inline), inline)
     chunk = SourceChunk((0, 0), extent, Box.full((40, 1024)), (40, 1024))
     reader = ChunkReader(stored, chunk, Box((0, 512), (40, 768)), U4)
@@ -123,7 +123,7 @@ def test_columns_of_a_raw_chunk_are_read_alone_on_a_disk(encoding, read):
 def test_parts_of_a_whole_chunk_are_not_copied():
     values = np.arange(24, dtype=np.uint32).reshape(6, 4)
     inline = encode(values, ZSTD)
-    stored = StoredChunks("w", "uint32", ZSTD, bytes(4))
+    stored = ChunkFacts("w", "uint32", ZSTD, bytes(4))
     chunk = SourceChunk((0, 0), Extent("it", 0, len(inline), inline), Box.full((6, 4)), (6, 4))
     whole = memory_for(values.nbytes, ZSTD)
     reader = ChunkReader(stored, chunk, chunk.box, U4, whole)
@@ -136,7 +136,7 @@ def test_a_chunk_that_is_damaged_is_refused_before_any_of_it_passes(tmp_path: Pa
     data = bytearray(encode(np.arange(1 << 18, dtype=np.uint32), ZSTD_CRC))
     data[-1] ^= 1
     (tmp_path / "data").write_bytes(data)
-    stored = StoredChunks("w", "uint32", ZSTD_CRC, bytes(4))
+    stored = ChunkFacts("w", "uint32", ZSTD_CRC, bytes(4))
     extent = Extent(str(tmp_path / "data"), 0, len(data))
     chunk = SourceChunk((3,), extent, Box.full((1 << 18,)), (1 << 18,))
     with pytest.raises(CorruptError, match=r"tensor 'w', chunk \[3\]: its CRC32C is recorded as"):
@@ -148,7 +148,7 @@ def test_a_chunk_of_which_bytes_were_skipped_is_checked_in_the_end(encoding):
     values = np.arange(24, dtype=np.uint32).reshape(6, 4)
     data = bytearray(encode(values, encoding))
     data[-1] ^= 1
-    stored = StoredChunks("w", "uint32", encoding, bytes(4))
+    stored = ChunkFacts("w", "uint32", encoding, bytes(4))
     chunk = SourceChunk((0, 0), Extent("it", 0, len(data), bytes(data)), Box.full((6, 4)), (6, 4))
     middle = Box((2, 0), (4, 4))
     with closing(ChunkReader(stored, chunk, chunk.box, U4)) as reader:
@@ -162,7 +162,7 @@ def test_a_chunk_of_which_bytes_were_skipped_is_checked_in_the_end(encoding):
 def test_what_was_decoded_at_once_is_checked():
     values = np.arange(24, dtype=np.uint32)
     inline = encode(values, ZSTD_CRC)
-    stored = StoredChunks("w", "uint32", ZSTD_CRC, bytes(4))
+    stored = ChunkFacts("w", "uint32", ZSTD_CRC, bytes(4))
     chunk = SourceChunk((0,), Extent("it", 0, len(inline), inline), Box.full((24,)), (24,))
     with closing(
         ChunkReader(stored, chunk, chunk.box, U4, memory_for(values.nbytes, ZSTD_CRC))
