@@ -243,7 +243,7 @@ SABOTAGES = (
         "reshard/planning/rules.py",
         "        if rewrite.target in seen:",
         "        if False:",
-        ("tests/planning/test_rules.py::test_renamed_paths_are_unique_usable_and_complete",),
+        ("tests/robustness/bad_input/test_changes.py::test_changes_that_make_no_sense",),
     ),
     Sabotage(
         "sync-of-other-host-left-out",
