@@ -117,7 +117,7 @@ def with_help(
 
 
 def _typed(parameter: Parameter) -> tuple[Any, ParameterInfo]:
-    """The type of a parameter, and what typer is told about it, such as a parser."""
+    """The type of a parameter, and its settings for typer, such as a parser."""
     if get_origin(parameter.annotation) is Annotated:
         kind, info, *_ = get_args(parameter.annotation)
         return kind, copy(info)

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget, default_option
+from reshard.conversion.lost_metadata import lost_metadata
 from reshard.errors import PlanError
 from reshard.formats.base import Form, Made, Reader, TargetCheckpoint, TargetTensor, Unarranged
 from reshard.formats.codecs import decoder_bytes, encoded_room, encoder_bytes, is_seekable
@@ -20,7 +21,6 @@ from reshard.formats.contents import Encoding, Leaf, StoredTensor, codec_name
 from reshard.formats.format import Format, refuse_database, refuse_others, unheld
 from reshard.formats.known_formats import format_with, known_format
 from reshard.formats.leaf_paths import Renamed, renamed_leaves
-from reshard.formats.lost_metadata import lost_metadata
 from reshard.formats.quantized import Quantized
 from reshard.formats.registry import mixes_values, target_format
 from reshard.formats.slices.kept_metadata import NO_METADATA

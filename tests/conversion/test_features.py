@@ -21,7 +21,7 @@ FEATURES = (
     "deltas/",
     "executors/",
     "formats/delta/",
-    "formats/lost_metadata.py",
+    "conversion/lost_metadata.py",
     "formats/quantized.py",
     "identity/",
     "maps/",
@@ -65,7 +65,7 @@ def test_a_plain_conversion_enters_none(source: Path, tmp_path: Path) -> None:
     [
         ({"identity": "compute"}, "conversion/identity.py"),
         ({"map": {"map": [{"from": "w", "to": "v"}]}}, "maps/given_map.py"),
-        ({"to": "safetensors"}, "formats/lost_metadata.py"),
+        ({"to": "safetensors"}, "conversion/lost_metadata.py"),
     ],
 )
 def test_one_that_is_asked_for_is_entered(

@@ -1,4 +1,4 @@
-"""What two runs of the same code say differently is replaced by a word; each rule says why it differs."""
+"""Replaces by a word each text that differs between two runs of the same code; each rule says why it differs."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Record = dict[str, Recorded]
 
 
 def record(uses: Mapping[str, Use]) -> Record:
-    """What each use leaves and says, by its name; what it fails with, where it does."""
+    """The output and the files of each use by its name, or the error that ends it."""
     found: Record = {}
     with no_clock(), new_world() as world:
         for name, carry_out in uses.items():
@@ -36,7 +36,7 @@ def write(file: Path, found: Record) -> None:
 
 
 def read(file: Path) -> Record:
-    """What ``write`` wrote."""
+    """The record that ``write`` wrote."""
     found: Record = json.loads(file.read_text("utf-8"))
     return found
 

@@ -41,7 +41,7 @@ def _saved_steps(target: str) -> Use:
 
 
 def _read(source: str, *more: str) -> Use:
-    """What the commands that only read say of a checkpoint."""
+    """The output of the commands that only read a checkpoint."""
 
     def carried_out(world: World) -> Recorded:
         src = world.source(source)

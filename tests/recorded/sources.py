@@ -88,7 +88,7 @@ def _beside_weights(path: Path) -> None:
 
 
 def _old(path: Path) -> None:
-    """What old versions of Orbax and Flax wrote, with msgpack files among it."""
+    """Checkpoints of old versions of Orbax and Flax, some in msgpack files."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(path, filter="data")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import reshard
@@ -23,30 +23,29 @@ def _streamed(
     **options: Any,
 ) -> Use:
     """Bytes of a box of a tensor."""
-    how = {"max_memory": _MEMORY, **options}
-
-    def carried_out(world: World) -> Recorded:
-        src = world.source(source)
-        return observed(
-            world,
-            lambda: _taken(reshard.open_checkpoint(src).stream(name, box, dtype, **how), part),
-            lambda found: found,
-        )
-
-    return carried_out
+    return _use(source, lambda opened, **how: opened.stream(name, box, dtype, **how), part, options)
 
 
 def _shard(
     source: str, shard: int, part: tuple[int, int | None] = (0, None), **options: Any
 ) -> Use:
     """Bytes of a shard of a layout."""
+    return _use(source, lambda opened, **how: opened.stream_shard(shard, **how), part, options)
+
+
+def _use(
+    source: str,
+    stream: Callable[..., Stream],
+    part: tuple[int, int | None],
+    options: Mapping[str, Any],
+) -> Use:
     how = {"max_memory": _MEMORY, **options}
 
     def carried_out(world: World) -> Recorded:
         src = world.source(source)
         return observed(
             world,
-            lambda: _taken(reshard.open_checkpoint(src).stream_shard(shard, **how), part),
+            lambda: _taken(stream(reshard.open_checkpoint(src), **how), part),
             lambda found: found,
         )
 

@@ -33,7 +33,7 @@ from tests.source_reads import Reads
 T = TypeVar("T")
 
 Recorded = dict[str, Any]
-"""What one use left and said: lists of lines by what they are, and ``files``."""
+"""The record of one use: lists of lines by their kind, and ``files``."""
 
 LIMITS: dict[str, Any] = {"max_memory": "64MiB", "workers": 2}
 """Named, since the defaults depend on the machine."""
@@ -121,7 +121,7 @@ def _lent(server: Any, scheme: buckets.Scheme, patch: pytest.MonkeyPatch) -> Buc
 
 
 def command(world: World, *words: str) -> list[str]:
-    """What the command writes to its output and its errors, and its exit code."""
+    """The output, the errors and the exit code of a command."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(list(words))
@@ -167,7 +167,7 @@ def counted(world: World) -> Iterator[dict[str, int]]:
 def observed(
     world: World, call: Callable[[], T], told: Callable[[T], Mapping[str, Any]]
 ) -> Recorded:
-    """What a call gives, as ``told`` tells it, or the error that it ends with; its warnings, and the bytes that it reads."""
+    """The result of a call as ``told`` gives it, or its error; its warnings, and the bytes that it reads."""
     given: list[T] = []
     with counted(world) as read, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

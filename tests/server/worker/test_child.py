@@ -31,7 +31,7 @@ for message in child.listen_until(time.monotonic() + 300):
 
 
 SLOW = {"compression": "gzip:7", "chunk_bytes": "512KiB"}
-"""Options with which each tensor takes about a second: progress is told once a second."""
+"""Options that slow each tensor to about a second. The child reports progress once a second."""
 
 
 def request(source: Path, target: Path, **options: Any) -> Message:
