@@ -23,7 +23,6 @@ from reshard import (
     RequestReport,
     Requests,
     TimePlan,
-    TimeReport,
 )
 from reshard.answers.record import answer_of, plain, record_from, values
 from reshard.cli.console import print_json
@@ -91,7 +90,6 @@ DOCUMENTS = {
             map=MAP,
             identity=IdentityReport("0", "computed", "1", ("2",)),
             requests=RequestReport(Requests(), Requests()),
-            time=TimeReport(TIME, 50.0),
         ),
     ),
     "verify": answer_of(
@@ -168,7 +166,7 @@ def test_several_targets_are_documented() -> None:
     one_plan, one_report = planned(PAIR), report(tensor_report("a"))
     joint = MultiConversionPlan.of("s", (one_plan,), MultiPlan.alone(one_plan.plan))
     plans = answer_of("plan", replace(joint, timed=TIME))
-    made = MultiReport("s", (one_report,), 7, 0.5, None, TimeReport(TIME, 50.0))
+    made = MultiReport("s", (one_report,), 7, 0.5)
     reports = answer_of("convert", made)
     for command, document, inner in (
         ("plan --target", plans, "plans"),
