@@ -273,8 +273,6 @@ def test_the_time_only_when_asked_for() -> None:
     found = replace(planned(PAIR), timed=TIME).to_dict()["time"]
     assert (found["seconds"], found["bottleneck"], found["network_s"]) == (42.0, "cores", 20.0)
     assert "time" not in planned(PAIR).to_dict()
-    assert "time" not in answer_of("convert", report(tensor_report("a")))
-    assert DOCUMENTS["convert"]["time"] == {"planned": found, "actual_s": 50.0}
 
 
 def test_the_requests_of_a_plan_are_those_of_the_link() -> None:
