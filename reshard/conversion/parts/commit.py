@@ -183,11 +183,15 @@ def check_sealed(
     """Raises StorageError, naming the parts, unless all are sealed, and every unit of the target was done once."""
     seen, done = DoneUnits(target.planned.plan), 0
     lacking: list[Part] = []
+    read_back: list[Mapping[str, int]] = []
     for number in range(1, count + 1):
         part = Part(number, count)
-        if part not in parts or not _is_sealed(parts[part], part):
+        seal = _seal_of(parts[part], part) if part in parts else None
+        if seal is None:
             lacking.append(part)
             continue
+        if isinstance(sums := seal.get("read_back"), dict):
+            read_back.append(sums)
         done += _count_done(target, part, parts[part], seen)
     of_target, place = target.planned.number, target.planned.place
     if lacking:
@@ -212,6 +216,7 @@ def check_sealed(
             f"the parts of {place} record {done:,} of {every:,} tasks, though all are marked as done; nothing was published: remove the parts "
             "(reshard clean), and begin again"
         )
+    target.read_back = read_back
 
 
 def _count_done(target: OpenTarget, part: Part, records: Records, seen: DoneUnits) -> int:
@@ -227,15 +232,16 @@ def _count_done(target: OpenTarget, part: Part, records: Records, seen: DoneUnit
     return done
 
 
-def _is_sealed(transaction: Records, part: Part) -> bool:
-    """True if the part's last record says that it is done and durable."""
+def _seal_of(transaction: Records, part: Part) -> Mapping[str, Any] | None:
+    """The part's last record, if it says that the part is done and durable."""
     last = b""
     for record in transaction.records():
         last = record
     try:
-        return bool(json.loads(last)["sealed"] == str(part))
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return False
+        found = json.loads(last)
+        return found if isinstance(found, dict) and found["sealed"] == str(part) else None
+    except (ValueError, LookupError, RecursionError):
+        return None
 
 
 def take_over(target: OpenTarget, parts: HeldParts) -> None:

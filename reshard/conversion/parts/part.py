@@ -33,10 +33,12 @@ from reshard.conversion.open_target import (
     open_output,
     open_target,
 )
+from reshard.conversion.parts.read_back import read_back_part
 from reshard.conversion.parts.request import claim_parts, parse_request, refuse_more, request_of
 from reshard.conversion.report import PartReport
 from reshard.conversion.resumed import begin_or_resume
 from reshard.conversion.run import Run, start_run
+from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Tell
 from reshard.engine.task import Result
@@ -173,7 +175,7 @@ def _do_units(
         with begun_targets(targets, begin):
             do_tasks(run, plan, targets, part)
             for target in targets:
-                _seal(target, part, run.source)
+                _seal(run, target, part, plan.limits(None))
         books = [target.books for target in targets]
         return PartReport(
             run.source,
@@ -230,10 +232,13 @@ def _expect(run: Run[Any], plan: JointPlan, targets: Sequence[OpenTarget], part:
         run.progress.expect(number, nbytes[number], counts[number])
 
 
-def _seal(target: OpenTarget, part: Part, source: str) -> None:
+def _seal(run: Run[Any], target: OpenTarget, part: Part, limits: Limits) -> None:
     """Makes the work of a part durable, and records that it is done; SourceChangedError where its source changed."""
-    if source_state(locate(source)) != target.planned.key.files:
+    sealed: dict[str, Any] = {"sealed": str(part)}
+    if target.planned.target.check == "readback":
+        sealed["read_back"] = read_back_part(target, limits, run.progress.listener)
+    if source_state(locate(run.source)) != target.planned.key.files:
         raise SourceChangedError(
-            f"the source {source!r} changed while it was read; what this part did was discarded; run again when nothing writes to it"
+            f"the source {run.source!r} changed while it was read; what this part did was discarded; run again when nothing writes to it"
         )
-    seal_part(target.planned.place, part, target.transaction, json.dumps({"sealed": str(part)}))
+    seal_part(target.planned.place, part, target.transaction, json.dumps(sealed))
