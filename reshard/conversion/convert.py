@@ -40,8 +40,8 @@ from reshard.engine.books import TargetRun
 from reshard.engine.error_context import about_target
 from reshard.engine.executor import hosts_of, is_own, opened
 from reshard.engine.output import TargetOutput
+from reshard.engine.part_units import ALL
 from reshard.engine.progress import Progress
-from reshard.engine.read_tasks import ALL
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
 from reshard.errors import PlanError, ResumeError, TargetExistsError

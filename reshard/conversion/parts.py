@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -62,6 +62,7 @@ from reshard.engine.books import DoneUnits
 from reshard.engine.journal import read_results, record_of
 from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
+from reshard.engine.part_units import PartUnits
 from reshard.engine.progress import Progress
 from reshard.engine.task import Result
 from reshard.engine.task_stream import units_of_part
@@ -210,9 +211,9 @@ def _do_part(
         _refuse_other(parse_request(recorded, str(place)), ours, str(place))
         held = lock_part(place, part, unsafe=target.unsafe_commit, state=target.state)
         opened = open_target(run, planned, output, locks.enter_context(held))
-        units = list(units_of_part(plan.total, [plan.reader], opened, part))
+        units = list(units_of_part(plan.total, [plan.reader], [opened], part))
         tensors = planned.plan.tensors
-        opened.books.expect(sum(tensors[t].unit_bytes(unit) for t, unit in units), len(units))
+        opened.books.expect(sum(tensors[t].unit_bytes(unit) for _, t, unit in units), len(units))
         return opened
 
     def begin(target: OpenTarget) -> None:
@@ -357,9 +358,10 @@ def _check_sealed(
     """Raises StorageError, naming the parts, unless every unit of the plan was done once, by its own part."""
     seen = DoneUnits(target.planned.plan)
     lacking: list[str] = []
+    every = PartUnits(plan, [target.planned.reader], [target], count)  # cut once for all parts
     for number in range(1, count + 1):
         part = Part(number, count)
-        own = list(units_of_part(plan, [target.planned.reader], target, part))
+        own = {(tensor, unit) for _, tensor, unit in every.units(part)}
         if part not in parts:
             lacking.append(f"{part} (not begun)")
             continue
@@ -378,16 +380,14 @@ def _count_done(
     target: OpenTarget,
     part: Part,
     records: Records,
-    own: Iterable[tuple[int, int]],
+    own: Collection[tuple[int, int]],
     seen: DoneUnits,
 ) -> int:
     """Counts the units that the part did, and adds them to ``seen``. StorageError for one that is not its own, or done twice."""
-    allowed, done = DoneUnits(target.planned.plan), 0
-    for tensor, unit in own:
-        allowed.add(tensor, unit)
+    done = 0
     for result in read_results(records.records(), target.planned.plan):
         tensor, unit = result.tensor, result.unit
-        if not allowed.has(tensor, unit) or seen.has(tensor, unit):
+        if (tensor, unit) not in own or seen.has(tensor, unit):
             raise StorageError(
                 f"part {part} of {target.planned.place} records a unit that is not its own; remove the parts (reshard clean), and begin again"
             )
