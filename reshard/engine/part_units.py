@@ -57,9 +57,9 @@ class _Atoms(Struct, frozen=True):
         ordered: dict[UnitOfRead, tuple[tuple[File, int], ...]] = {}
         in_group: dict[int, int] = {}
         for number, read in enumerate(plan.reads):
-            cost = unit_cost(plan, read, to_buckets) if parts > 1 else 1
-            target, fill = read.fills[0].target, plan.fill(read.fills[0])
-            if fill.target.in_order is None or target not in outputs:
+            target, fills = read.fills[0].target, [plan.fill(at) for at in read.fills]
+            cost = unit_cost(read, fills, to_buckets, plan.workers) if parts > 1 else 1
+            if fills[0].target.in_order is None or target not in outputs:
                 reads.append(number)
                 counts.append(read.units.count)
                 costs.append(cost)

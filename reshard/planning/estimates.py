@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from reshard.answers.record import Json, Record
 from reshard.arguments import check_positive
 from reshard.errors import PlanError
-from reshard.planning.plans import MultiPlan, Read
+from reshard.planning.plans import Fill, MultiPlan, Read
 from reshard.storage.base import NONE, PlannedRequests, RequestRates, Requests, RequestTraits
 
 SECONDS_PER_FILE_BYTE = 1 / 4e9
@@ -265,7 +265,8 @@ def processor_time(
     """
     total_s = longest_s = 0.0
     for read in plan.reads:
-        seconds = read_seconds(plan, read, read_s_per_byte, write_s_per_byte)
+        fills = [plan.fill(at) for at in read.fills]
+        seconds = read_seconds(read, fills, read_s_per_byte, write_s_per_byte)
         total_s += seconds
         elements = math.prod(read.units.shape)
         share = math.prod(read.units.largest) / elements if elements else 1.0
@@ -274,10 +275,9 @@ def processor_time(
 
 
 def read_seconds(
-    plan: MultiPlan, read: Read, read_s_per_byte: float, write_s_per_byte: Sequence[float]
+    read: Read, fills: Sequence[Fill], read_s_per_byte: float, write_s_per_byte: Sequence[float]
 ) -> float:
-    """Seconds of one processor for all tasks of a read; arguments as for ``processor_time``."""
-    fills = [plan.fill(at) for at in read.fills]
+    """Seconds of one processor for all tasks of a read with these fills; arguments as for ``processor_time``."""
     seconds = fills[0].price.decoded_bytes * read_s_per_byte
     for at, fill in zip(read.fills, fills, strict=True):
         written_s = fill.price.written_bytes * write_s_per_byte[at.target]
@@ -287,17 +287,16 @@ def read_seconds(
     return seconds
 
 
-def unit_cost(plan: MultiPlan, read: Read, to_buckets: Sequence[bool]) -> int:
-    """The cost of each unit of a read, in nanoseconds of one worker; with it a plan is cut into parts.
+def unit_cost(read: Read, fills: Sequence[Fill], to_buckets: Sequence[bool], workers: int) -> int:
+    """The cost of each unit of a read, in nanoseconds of a worker: processor time, a time for each task, and a wait for each bucket.
 
-    A whole number, so that sums are the same on every host. Every unit takes a time of its own, and waits for a request to each bucket.
+    A whole number, so that sums are the same on every host. ``to_buckets``: true for each target in a bucket.
     """
-    fill = plan.fill(read.fills[0])
-    is_far = any(side.is_distant for side in fill.sources)
+    is_far = any(side.is_distant for side in fills[0].sources)
     per_byte = [_byte_seconds(is_bucket) for is_bucket in to_buckets]
-    seconds = read_seconds(plan, read, _byte_seconds(is_far), per_byte)
+    seconds = read_seconds(read, fills, _byte_seconds(is_far), per_byte)
     requests = is_far + sum([to_buckets[at.target] for at in read.fills])
-    own_s = SECONDS_PER_UNIT + requests * RequestPlan.LATENCY_S / plan.workers
+    own_s = SECONDS_PER_UNIT + requests * RequestPlan.LATENCY_S / workers
     return round(1e9 * (own_s + seconds / max(1, read.units.count)))
 
 

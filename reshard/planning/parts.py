@@ -53,7 +53,10 @@ class Shares:
         for load, part in loads:
             room[part] = max(0, level - load)
         self._costs, self._counts, self._light, self._heavy = costs, counts, light, placed
-        self._starts, self._ends = starts, list(accumulate(room, initial=0))
+        ends, light_cost = list(accumulate(room, initial=0)), starts[-1]
+        # Levels are rounded up, so that all rooms together may be a little more than what is light.
+        self._starts = starts
+        self._ends = [end * light_cost // max(1, ends[-1]) for end in ends]
 
     def of(self, part: int) -> Iterator[tuple[int, range]]:
         """The atoms of a part, counted from 0, each with the range of its units; an atom may come several times.
