@@ -153,8 +153,7 @@ def main() -> None:
     parser.add_argument("--hosts", default="16,128,1024")
     parser.add_argument("--parts", default="4,6,8", help="of each host")
     parser.add_argument("--at-once", type=int, default=1, help="of these at the same time")
-    asked = parser.parse_args()
-    rows: list[dict[str, float]] = []
+    asked, rows = parser.parse_args(), list[dict[str, float]]()
     for name, source in SOURCES.items():
         work = Work(*source)
         for hosts, a_host in product(*(map(int, n.split(",")) for n in (asked.hosts, asked.parts))):
