@@ -105,7 +105,7 @@ def _move_up(made: Path, folder: Path) -> None:
 
 
 def start() -> None:
-    """The entry point of the command ``reshard-init``."""
+    """Runs the command with the words of this process, and ends it."""
     main(initialize)
 
 

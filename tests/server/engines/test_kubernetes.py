@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 from reshard_server.engines.job_document import RETRIES, job_name
 from reshard_server.engines.kubernetes import (
@@ -21,6 +23,8 @@ from reshard_server.engines.kubernetes import (
 from reshard_server.engines.part_status import PartStatus
 from reshard_server.settings import KubernetesSettings
 
+import reshard
+from tests.checkpoint_files import files_without_times
 from tests.server.engines.cluster import NAMESPACE, TOKEN, Cluster, Refusal, cluster
 from tests.server.engines.pods import Controller, wait_for
 from tests.server.engines.templates import TEMPLATE
@@ -400,3 +404,21 @@ def test_a_job_is_removed_once_it_is_no_longer_needed(place: Place) -> None:
     remove_job(place.settings, CONVERSION, PACE)
     wait_for(lambda: not place.cluster.jobs)
     remove_job(place.settings, CONVERSION, PACE)
+
+
+def test_what_pods_make_is_what_one_host_makes(place: Place, tmp_path: Path) -> None:
+    """The real command in every pod, one of which is killed before it has read anything."""
+    rng = np.random.default_rng(1)
+    tree = {f"layer_{n}": rng.normal(size=(64, 64)).astype(np.float32) for n in range(9)}
+    reshard.save(tmp_path / "trained", tree)
+    target = str(tmp_path / "served")
+    reshard.begin_parts(tmp_path / "trained", [reshard.Target(target, mesh="x=4")], 3)
+    command = Path(sys.executable).parent / "reshard"
+    place.program(f'[ "$I" != 1 ] || [ "$TRY" != 1 ] || kill -KILL $$; exec {command} "$@"')
+    assert place.run(target=target) == Outcome("done")
+    assert place.tries(1) == [f"part {target} --of 3"] * 2
+    assert not reshard.is_checkpoint(target)
+    reshard.commit_all(target)
+    reshard.convert(tmp_path / "trained", tmp_path / "alone", mesh="x=4")
+    assert files_without_times(Path(target)) == files_without_times(tmp_path / "alone")
+    assert reshard.verify(tmp_path / "trained", target).differences == 0
