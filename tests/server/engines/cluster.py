@@ -26,6 +26,9 @@ from tests.server.engines.pods import Controller, Job
 NAMESPACE = "reshard"
 TOKEN = "eyJhbGciOi.first.token"
 PATH = re.compile(r"/apis/batch/v1/namespaces/([^/]+)/jobs(?:/([^/]+))?")
+VERBS = ("create", "get", "delete")
+"""What the role of the service allows (``deploy/kubernetes/engine.yaml``)."""
+
 DELETE_OPTIONS = {"apiVersion", "kind", "propagationPolicy", "preconditions"}
 
 
@@ -77,7 +80,7 @@ class Cluster:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         namespace, name = found[1], found[2]
         verb = {"POST": "create", "DELETE": "delete", "GET": "get" if name else "list"}.get(method)
-        if namespace != NAMESPACE or verb not in ("create", "get", "delete"):
+        if namespace != NAMESPACE or verb not in VERBS:
             raise Refusal(403, "Forbidden", f'jobs.batch is forbidden: User "system:serviceaccount:reshard:reshard-engine" cannot {verb} '
                           f'resource "jobs" in API group "batch" in the namespace "{namespace}"')  # fmt: skip
         with self.lock:
