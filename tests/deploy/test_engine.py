@@ -14,7 +14,8 @@ import yaml
 from reshard_server.engines.job_document import CONTAINER, LABELS, job_document, read_template
 from reshard_server.settings import KubernetesSettings, load_settings
 
-from tests.deploy.documents import DEPLOY, MIB, job_template, manifest, parse_size, pod
+from tests.deploy.documents import DEPLOY, MIB, ROOT, job_template, manifest, parse_size, pod
+from tests.docs.page import code_of
 from tests.server.engines.cluster import VERBS
 
 pytestmark = pytest.mark.xdist_group("deploy")
@@ -101,6 +102,15 @@ def test_the_job_of_this_template_fits_the_schema_and_its_pods_have_what_the_ser
     assert claims == [v["persistentVolumeClaim"] for v in SERVER["volumes"] if "persistentVolumeClaim" in v]  # fmt: skip
     (buckets,) = manifest("NetworkPolicy", "buckets")["spec"]["podSelector"]["matchExpressions"]
     assert LABELS[buckets["key"]] in buckets["values"]
+
+
+def test_the_page_shows_these_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (shown,) = code_of(ROOT / "docs" / "how-to" / "service" / "kubernetes.md", "toml")
+    (tmp_path / "server.toml").write_text(shown)
+    found = load_settings({}, tmp_path / "server.toml").engines
+    assert found is not None
+    patched_in = engine(monkeypatch, tmp_path)
+    assert found.kubernetes == patched_in.model_copy(update={"template": Path("/etc/reshard/engine/job.yaml")})  # fmt: skip
 
 
 def test_the_role_allows_what_the_service_asks_for_and_no_more() -> None:

@@ -19,11 +19,13 @@ import reshard
 from reshard.geometry.sizes import parse_bytes
 from tests.checkpoint_files import files_without_times
 from tests.deploy.deployed import USER, Installation, Place, as_user
-from tests.deploy.documents import DEPLOY, MIB, parse_size, pod
+from tests.deploy.documents import DEPLOY, MIB, ROOT, parse_size, pod
+from tests.docs.page import code_of, is_as_shown, steps
 from tests.emulators.buckets import Bucket
 
 pytestmark = pytest.mark.xdist_group("deploy")
 KSERVE = [*yaml.safe_load_all((DEPLOY / "kubernetes" / "custom" / "kserve.yaml").read_text())]
+PAGE = ROOT / "docs" / "how-to" / "serve-from-a-training-bucket.md"
 STORAGE = KSERVE[0]["spec"]["container"]
 (CONVERT,) = pod("Deployment", "llama")["initContainers"]
 
@@ -177,6 +179,24 @@ def test_the_source_and_the_config_lie_in_a_bucket(s3_bucket: Bucket, tmp_path: 
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "models" / "config.json").is_file()
     assert reshard.verify(tmp_path / "trained", tmp_path / "models").differences == 0
+
+
+def test_the_page_runs_as_written(image: Installation, tmp_path: Path) -> None:
+    save(tmp_path / "run" / "1000")
+    path = f"{image.folder / 'bin'}:{os.environ['PATH']}"
+    typed = [step for step in steps(PAGE.read_text("utf-8")) if step.kind == "command"]
+    assert len(typed) == 3
+    for step in typed:
+        done = subprocess.run(["bash", "-c", step.text], cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True, timeout=120)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert is_as_shown(step.shown or "", done.stdout), done.stdout
+
+
+def test_the_page_shows_what_lies_in_deploy() -> None:
+    by_hand, kserve = code_of(PAGE, "yaml")
+    assert yaml.safe_load(by_hand) == {name: CONVERT[name] for name in ("command", "args")}
+    assert yaml.safe_load(kserve)["supportedUriFormats"] == KSERVE[0]["spec"]["supportedUriFormats"]
+    assert KSERVE[1]["spec"]["predictor"]["model"]["storageUri"] in PAGE.read_text("utf-8")
 
 
 def test_the_user_is_the_images() -> None:

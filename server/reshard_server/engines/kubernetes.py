@@ -44,7 +44,7 @@ STOP_SECONDS = GRACE_SECONDS + 20.0
 """Seconds to wait for the end of pods: their grace, and the time of a busy cluster to tell it."""
 
 REPLACED_AT_MOST = 1
-"""Times that a Job is created again after somebody deleted it. Whoever deletes it twice wants it to be gone."""
+"""Times that a Job is created again after somebody deleted it. A Job that is deleted twice is meant to be gone."""
 
 CANCEL = "cancel"
 """The order that also ends the pods; with any other one they go on, for the server that comes next."""

@@ -27,7 +27,7 @@ NAMESPACE = "reshard"
 TOKEN = "eyJhbGciOi.first.token"
 PATH = re.compile(r"/apis/batch/v1/namespaces/([^/]+)/jobs(?:/([^/]+))?")
 VERBS = ("create", "get", "delete")
-"""What the role of the service allows (``deploy/kubernetes/engine.yaml``)."""
+"""The verbs that the role of the service allows (``deploy/kubernetes/engine.yaml``)."""
 
 DELETE_OPTIONS = {"apiVersion", "kind", "propagationPolicy", "preconditions"}
 
@@ -141,7 +141,7 @@ class Cluster:
 
 
 def invalid(job: Job) -> Iterator[str]:
-    """What the API server refuses although the schema has it (``pkg/apis/batch/validation``)."""
+    """Rules of the API server that the schema lacks (``pkg/apis/batch/validation``); yields each one that is broken."""
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     indexed = spec.get("completionMode") == "Indexed"
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", job["metadata"]["name"]):

@@ -44,7 +44,7 @@ class Pod:
 
 @dataclass
 class Controller:
-    """What the cluster does about one Job, in a thread of its own."""
+    """The cluster's work on one Job, in a thread of its own."""
 
     job: Job
     folder: Path

@@ -48,7 +48,7 @@ class Place:
     reports: list[Sequence[PartStatus]] = field(default_factory=list)
 
     def program(self, script: str) -> None:
-        """What each pod does: ``$I`` is its index; ``$TRY`` counts from 1 for each index."""
+        """Sets the script of each pod: ``$I`` is its index; ``$TRY`` counts from 1 for each index."""
         text = f"""#!/bin/bash
         cd {self.folder}; I=$JOB_COMPLETION_INDEX; echo "$*" >> "tries-$I"; TRY=$(wc -l < "tries-$I")
         {script}
