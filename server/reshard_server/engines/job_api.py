@@ -22,7 +22,7 @@ from reshard_server.settings import KubernetesSettings
 Job = dict[str, Any]
 """A Job as the API has it (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/)."""
 
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 5.0
 """Seconds without a byte after which a request counts as unanswered; an API server answers these within 1 (its own objective)."""
 
 _TOKEN = re.compile(r"[!-~]+")

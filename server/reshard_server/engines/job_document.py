@@ -84,7 +84,7 @@ def read_template(settings: KubernetesSettings) -> Job:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ReshardError(
-            f"the template of Jobs {str(file)!r} cannot be read: {error}; name a file with one Job, as YAML or JSON, as "
+            f"the template of Jobs {str(file)!r} cannot be read: {' '.join(str(error).split())}; name a file with one Job, as YAML or JSON, as "
             "engines.kubernetes.template"
         ) from error
     wrong = _no_job(found)

@@ -37,8 +37,8 @@ OUTAGE_SECONDS = 120.0
 """Seconds without the API after which a conversion fails; twice what the upgrade of an API server takes."""
 
 FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 10.0
-"""Between two tries of a request; the pause doubles."""
+LONGEST_PAUSE_SECONDS = 5.0
+"""Between two tries of a request; the pause doubles. With an answer that does not come, a server that drains waits for 10 of its 20 seconds."""
 
 STOP_SECONDS = GRACE_SECONDS + 20.0
 """Seconds to wait for the end of pods: their grace, and the time of a busy cluster to tell it."""
@@ -113,7 +113,10 @@ def run_parts_on_kubernetes(
 
 
 def remove_job(settings: KubernetesSettings, conversion: str, pace: Pace = Pace()) -> None:
-    """Begins to remove the Job of a conversion, if it is there. JobApiError if the API does not take it."""
+    """Begins to remove the Job of a conversion, if it is there. JobApiError if the API does not take it.
+
+    To be called once the conversion is committed, and before it is begun anew: a Job that is complete says that its parts are done.
+    """
     document = {"metadata": {"name": job_name(conversion), "annotations": {CONVERSION: conversion}}}
     with open_api(settings) as api:
         _Run(api, document, lambda: None, pace).remove()
@@ -212,8 +215,8 @@ class _Run:
         if other:
             namespace = self.api.settings.namespace
             raise JobApiError(
-                f"there is a Job {self.name!r} already, and it is not of this conversion: {' and '.join(other)} differ; find out what it is, "
-                f"delete it (kubectl delete job -n {namespace} {self.name}), and retry the conversion",
+                f"there is a Job {self.name!r} already, and by its annotations ({', '.join(other)}) it does not do the parts of this conversion; "
+                f"find out what it is, delete it (kubectl delete job -n {namespace} {self.name}), and retry the conversion",
                 HTTPStatus.CONFLICT,
             )
 

@@ -351,7 +351,7 @@ def test_a_job_of_something_else_is_left_alone(place: Place) -> None:
         failed = place.run(**other)
         assert failed.state == "failed"
         assert (
-            f"there is a Job {NAME!r} already, and it is not of this conversion: reshard/request differ"
+            f"there is a Job {NAME!r} already, and by its annotations (reshard/request) it does not do"
             in failed.detail
         )
         assert f"kubectl delete job -n reshard {NAME}" in failed.detail
