@@ -19,7 +19,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from reshard.errors import PlanError, TargetBusyError, TargetExistsError
-from reshard.storage.local.staging import take_files as take_on_disk
+from reshard.storage.local.staging import take_files
 from reshard.storage.local.syncing import fsync, sync_tree
 from reshard.storage.local.transaction import lock_part_folder, part_staging, remove_part_folders
 from reshard.storage.location import Location, is_in_bucket
@@ -178,14 +178,14 @@ def seal_part(target: Location, part: Part, transaction: Transaction, record: st
     fsync(staging.folder)
 
 
-def take_files(
+def move_files_of_part(
     part: Transaction,
     whole: Transaction,
     files: Iterable[str],
     heads: Mapping[str, tuple[bytes, int]],
 ) -> None:
     """Moves files of a part that were not moved before below the root of the whole target; ``heads`` as of ``staging.take_files``."""
-    take_on_disk(part.root.path, whole.root.path, files, heads)
+    take_files(part.root.path, whole.root.path, files, heads)
 
 
 def remove_parts(target: Location, state: str | None = None) -> None:

@@ -92,7 +92,7 @@ def request_of(
     return PartsRequest(*made, run.chosen.unlisted)
 
 
-def claim(ours: PartsRequest, planned: Sequence[TargetPlan]) -> None:
+def claim_parts(ours: PartsRequest, planned: Sequence[TargetPlan]) -> None:
     """Records a request beside each target; ResumeError where parts of another conversion are recorded there."""
     for each in planned:
         if each.target.overwrite:
