@@ -308,7 +308,7 @@ class Settings(BaseSettings):
     )
     engines: EngineSettings | None = Field(
         None,
-        description="Places that do the parts of large conversions, by kind; [engines.kubernetes] is a cluster.",
+        description="Places that do the parts of large conversions, by kind: kubernetes is a cluster.",
     )
     metrics_open: bool = Field(False, description="/metrics needs no token.")
     drain_seconds: float = Field(
