@@ -64,8 +64,6 @@ def migrate_records(settings: Settings) -> str:
 
 def _check(settings: Settings) -> None:
     load_tokens(settings)
-    if settings.engines is not None and settings.engines.kubernetes is not None:
-        read_template(settings.engines.kubernetes)
     for name, place in settings.roots.items():
         path = place.local
         if path is None:
@@ -87,6 +85,8 @@ def _check(settings: Settings) -> None:
                 raise ReshardError(
                     f"the {what} {str(private.absolute())!r} is in the root {name!r}, where clients may read and write; name {remedy}"
                 )
+    if settings.engines is not None and settings.engines.kubernetes is not None:
+        read_template(settings.engines.kubernetes)
 
 
 def announcement(settings: Settings, address: str) -> str:
