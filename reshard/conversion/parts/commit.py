@@ -54,7 +54,8 @@ from reshard.errors import StorageError, TargetBusyError
 from reshard.formats.base import Reader
 from reshard.formats.file_map import prepare_files
 from reshard.formats.registry import open_reader
-from reshard.storage.location import Location, locate
+from reshard.storage.copying import copied_files
+from reshard.storage.location import locate
 from reshard.storage.parts import Part, lock_part, move_files_of_part, parts_of, remove_parts
 from reshard.storage.targets import target_text
 from reshard.storage.transaction import Records, Transaction
@@ -130,7 +131,7 @@ def commit_planned(
 
     def lock(planned: TargetPlan, output: TargetOutput, locks: ExitStack) -> OpenTarget:
         refuse_other(request, ours, str(planned.place))
-        parts = locked_parts(locks, planned.place, request.parts, planned.target.state)
+        parts = locked_parts(locks, planned, request.parts)
         held[planned.number] = parts
         target = open_target(run, planned, output, lock_whole(planned, locks))
         # Before the target counts as held: what is held and cannot be resumed is removed after an error, and with it the work of parts.
@@ -159,13 +160,16 @@ def _has_files_of(target: OpenTarget, parts: HeldParts) -> bool:
     return any(part.root == root for part in parts.values())
 
 
-def locked_parts(stack: ExitStack, place: Location, count: int, state: str | None) -> HeldParts:
+def locked_parts(stack: ExitStack, planned: TargetPlan, count: int) -> HeldParts:
     """The parts that were begun, held until the stack ends; TargetBusyError where one is at work."""
+    place, state, overwrite = planned.place, planned.target.state, planned.target.overwrite
     begun = [part for part in parts_of(place, state) if part.count == count]
     found: dict[Part, Transaction] = {}
     for part in begun:
         try:
-            found[part] = stack.enter_context(lock_part(place, part, unsafe=True, state=state))
+            found[part] = stack.enter_context(
+                lock_part(place, part, unsafe=True, state=state, overwrite=overwrite)
+            )
         except TargetBusyError as error:
             raise TargetBusyError(
                 f"part {part} of {place} is at work now; wait for it, and commit then: {error}"
@@ -245,22 +249,44 @@ def _seal_of(transaction: Records, part: Part) -> Mapping[str, Any] | None:
 
 
 def take_over(target: OpenTarget, parts: HeldParts) -> None:
-    """Makes the work of the parts the target's own. On a disk the target was begun before, in a bucket it was not."""
+    """Makes the work of the parts the target's own. It was begun before, unless parts have written its files in their places."""
     if _has_files_of(target, parts):
         _take_over_in_bucket(target, parts)
         return
     for part, transaction in sorted(parts.items()):
         for results in _new(target, transaction):
-            target.transaction.append(record_of(results))
-            files = target.files(results)
             try:
-                move_files_of_part(transaction, target.transaction, files, _heads(target, results))
+                taken = _taken(target, transaction, results)
             except StorageError as error:
                 raise StorageError(
                     f"a file of part {part} is not there any more: {error}; do that part again, and commit then"
                 ) from error
-            _count(target, results)
-    target.transaction.keep_files()  # a file that is the target by itself came from a part
+            _count(target, taken)
+    if not target.transaction.root.traits.has_versions:
+        target.transaction.keep_files()  # a file that is the target by itself came from a part
+
+
+def _taken(target: OpenTarget, part: Transaction, results: Sequence[Result]) -> Sequence[Result]:
+    """Records results and takes their files: moved on a disk, copied by the store in a bucket."""
+    whole, files = target.transaction, target.files(results)
+    if not whole.root.traits.has_versions:
+        # The record comes first: a recorded chunk that is not there yet is taken again after a crash.
+        whole.append(record_of(results))
+        move_files_of_part(part, whole, files, _heads(target, results))
+        return results
+    versions = copied_files(part.root, whole.root, files)
+    taken = [_in_versions(target, result, versions) for result in results]
+    whole.append(record_of(taken))
+    return taken
+
+
+def _in_versions(target: OpenTarget, result: Result, versions: Mapping[str, str]) -> Result:
+    """The result with the versions of the copies of its files."""
+    chunks = [
+        replace(c, versions=tuple(versions[p.file] for p in target.places(result.tensor, c.index)))
+        for c in result.chunks
+    ]
+    return replace(result, chunks=tuple(chunks))
 
 
 def _heads(target: OpenTarget, results: Sequence[Result]) -> Mapping[str, tuple[bytes, int]]:

@@ -159,7 +159,12 @@ def _do_units(
     def lock(planned: TargetPlan, output: TargetOutput, locks: ExitStack) -> OpenTarget:
         target = planned.target
         held = lock_part(
-            planned.place, part, unsafe=target.unsafe_commit, state=target.state, run=name
+            planned.place,
+            part,
+            unsafe=target.unsafe_commit,
+            state=target.state,
+            overwrite=target.overwrite,
+            run=name,
         )
         opened = open_target(run, planned, output, locks.enter_context(held))
         opened.record = partial(_record, opened.record, StopMark(planned.place, target.state))
@@ -169,7 +174,10 @@ def _do_units(
         begin_or_resume(target, prepares=False)  # parts make only files of their own
 
     limits = plan.limits(None)
-    outputs = [open_output(each, limits, part_root(each.place, part, name)) for each in left]
+    roots = [
+        part_root(e.place, part, name, e.target.state, overwrite=e.target.overwrite) for e in left
+    ]
+    outputs = [open_output(each, limits, root) for each, root in zip(left, roots, strict=True)]
     with locked_targets(run, left, outputs, lock) as targets:
         _expect(run, plan, targets, part)
         with begun_targets(targets, begin):
