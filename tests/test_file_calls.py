@@ -45,6 +45,7 @@ EXCEPTIONS = {
         "cli.commands.demo", "cli.commands.inspection", "cli.commands.rules", "cli.commands.serve", "cli.remote", "cli.groups",
         "cli.console", "cli.target_options", "layout.layout_text",
     ),
+    "moves a finished checkpoint up into the folder of an init container": ("cli.init_container",),
     "makes the folders of the demonstration": ("demo.serving_job", "demo.story", "demo.training_job"),
     "has the staging folder, the journal or the lock of a run": (
         "conversion.resumed",

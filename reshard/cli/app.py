@@ -118,12 +118,21 @@ def _needed(args: Sequence[str]) -> Iterable[str]:
 
 def run(args: Sequence[str]) -> int:
     """Runs the command line once; returns its exit code."""
-    as_json = "--json" in args
     command = typer.main.get_command(make_app(_needed(args)))
-    try:
+
+    def act() -> int | None:
         words = completed(args)
         asked = words if words not in ([], ["jobs"], ["rules"]) else [*words, "--help"]
-        code = command.main(asked, prog_name="reshard", standalone_mode=False)
+        code: int | None = command.main(asked, prog_name="reshard", standalone_mode=False)
+        return code
+
+    return ended(act, "--json" in args)
+
+
+def ended(act: Callable[[], int | None], as_json: bool) -> int:
+    """The exit code of what is done; an error is told."""
+    try:
+        code = act()
     except ReshardError as error:
         return refused(error, as_json)
     except typer.TyperException as error:
@@ -137,13 +146,13 @@ def run(args: Sequence[str]) -> int:
     return interrupted(KeyboardInterrupt(), as_json) if code == INTERRUPTED else code or 0
 
 
-def main() -> None:
+def main(act: Callable[[Sequence[str]], int] = run) -> None:
     """The entry point of the command ``reshard``."""
     out = open_streams()
     # Nothing here multiplies matrices; numpy's threads for that would only wait and use processor time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     stop_on_signals()
-    code = run(sys.argv[1:])
+    code = act(sys.argv[1:])
     sys.stdout.flush()
     if out.failure is not None:
         code = code or refused(out.failure, as_json=False)

@@ -23,6 +23,7 @@ from reshard_server.app import create_app
 from reshard_server.auth.limits import Drain
 from reshard_server.auth.tokens import load_tokens
 from reshard_server.db.database import open_migrated, shown, state_locked
+from reshard_server.engines.job_document import read_template
 from reshard_server.middleware.http_protocol import protocol_of
 from reshard_server.observability.logs import set_up_audit, set_up_logs
 from reshard_server.settings import Settings, unknown_variables
@@ -84,6 +85,8 @@ def _check(settings: Settings) -> None:
                 raise ReshardError(
                     f"the {what} {str(private.absolute())!r} is in the root {name!r}, where clients may read and write; name {remedy}"
                 )
+    if settings.engines is not None and settings.engines.kubernetes is not None:
+        read_template(settings.engines.kubernetes)
 
 
 def announcement(settings: Settings, address: str) -> str:

@@ -44,6 +44,9 @@ PREFIX = "RESHARD_"
 
 Scope = Literal["read", "convert", "admin"]
 
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""The folder in which Kubernetes gives a pod its token and the certificates of the API server."""
+
 _DAY_LENGTH = len("2027-01-31")
 
 
@@ -116,6 +119,49 @@ class TokenSettings(BaseModel):
                 f"expected a day such as 2027-01-31, or a time with its zone such as 2027-01-31T12:00:00Z, found {str(value)[:40]!r}"
             )
         return parsed
+
+
+class KubernetesSettings(BaseModel):
+    """The cluster that does the parts of conversions, each conversion as one Indexed Job."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    namespace: str = Field(
+        description="The namespace of the Jobs.",
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",  # a label of RFC 1123
+    )
+    image: str = Field(
+        description="The image of the pods; it has the command reshard.", min_length=1
+    )
+    template: Path = Field(description="A file with the Job to which the service adds its fields.")
+    parallelism: int | None = Field(
+        None, ge=1, description="Parts of one conversion that run at once; by default all."
+    )
+    api: str | None = Field(
+        None,
+        # http would show the token to the network.
+        pattern=r"^(https://[^/?#\s@]+|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?)(/[^?#\s]*)?$",
+        description="The URL of the API server, with https unless it is on this machine; by default that of the cluster in "
+        "which the service runs.",
+    )
+    token_file: Path = Field(
+        SERVICE_ACCOUNT / "token",
+        description="A file with the token for the API; read again for every request.",
+    )
+    ca_file: Path = Field(
+        SERVICE_ACCOUNT / "ca.crt",
+        description="A file with the certificates that the API server's is checked with.",
+    )
+
+
+class EngineSettings(BaseModel):
+    """The places, besides the server's own processes, that do the parts of conversions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kubernetes: KubernetesSettings | None = Field(
+        None, description="A Kubernetes cluster, with an Indexed Job for each conversion."
+    )
 
 
 class Settings(BaseSettings):
@@ -259,6 +305,10 @@ class Settings(BaseSettings):
     )
     reads_per_token: int = Field(
         1, ge=1, description="Verifications, identities and fingerprints of one token at once."
+    )
+    engines: EngineSettings | None = Field(
+        None,
+        description="Places that do the parts of large conversions, by kind: kubernetes is a cluster.",
     )
     metrics_open: bool = Field(False, description="/metrics needs no token.")
     drain_seconds: float = Field(

@@ -69,6 +69,11 @@ def pod(kind: str, name: str) -> dict[str, Any]:
     return (spec["jobTemplate"]["spec"] if kind == "CronJob" else spec)["template"]["spec"]
 
 
+def job_template() -> dict[str, Any]:
+    """The template of the Jobs that the service makes."""
+    return yaml.safe_load(manifest("ConfigMap", "reshard-engine")["data"]["job.yaml"])
+
+
 def unit() -> RawConfigParser:
     """The systemd unit; of a key that is there twice only the last is told."""
     parser = RawConfigParser(strict=False)

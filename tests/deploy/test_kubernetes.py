@@ -18,6 +18,7 @@ import reshard
 from tests.deploy.deployed import Installation, Place, as_user, started, tokens_toml
 from tests.deploy.documents import (
     image_environment,
+    job_template,
     manifest,
     manifests,
     most_bytes,
@@ -31,8 +32,9 @@ pytestmark = pytest.mark.xdist_group("deploy")
 NAMES = [f"{m['kind']}/{m['metadata']['name']}" for m in manifests()]
 PODS = [
     pod("Deployment", "reshard"), pod("CronJob", "reshard-nightly"), pod("Job", "reshard-parts"), pod("Job", "reshard-commit"),
+    pod("Deployment", "reshard-workers"), job_template()["spec"]["template"]["spec"],
 ]  # fmt: skip
-POD_NAMES = ["server", "nightly", "parts", "commit"]
+POD_NAMES = ["server", "nightly", "parts", "commit", "worker", "engine"]
 SERVER = PODS[0]["containers"][0]
 SETTINGS = manifest("ConfigMap", "reshard-settings")["data"]["server.toml"]
 
@@ -53,7 +55,7 @@ def test_a_slip_is_found() -> None:
 def test_every_kind_is_there() -> None:
     assert {name.partition("/")[0] for name in NAMES} == {
         "Namespace", "ServiceAccount", "ConfigMap", "Secret", "PersistentVolumeClaim", "Deployment", "Service",
-        "PodDisruptionBudget", "CronJob", "Job", "NetworkPolicy",
+        "PodDisruptionBudget", "CronJob", "Job", "NetworkPolicy", "Role", "RoleBinding", "HorizontalPodAutoscaler",
     }  # fmt: skip
     assert {m["metadata"].get("namespace", "reshard") for m in manifests()} == {"reshard"}
 
@@ -118,11 +120,12 @@ def test_policies_let_the_nightly_job_and_the_database_through() -> None:
 
 
 def test_what_may_use_buckets_reaches_them() -> None:
-    """The pods of the server, of the parts and of their commit: names, HTTPS, and the credentials of their role."""
+    """The pods of the server, the workers, the parts and their commit: names, HTTPS, and the credentials of their role."""
     policy = manifest("NetworkPolicy", "buckets")["spec"]
     (chosen,) = policy["podSelector"]["matchExpressions"]
     pods = [
         manifest("Deployment", "reshard")["spec"]["template"],
+        manifest("Deployment", "reshard-workers")["spec"]["template"],
         manifest("Job", "reshard-parts")["spec"]["template"],
         manifest("Job", "reshard-commit")["spec"]["template"],
     ]

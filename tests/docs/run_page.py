@@ -34,6 +34,7 @@ OWN_TESTS = (
     "ray.md",
     "slurm.md",
     "check-weights-in-your-server.md",
+    "serve-from-a-training-bucket.md",
 )
 """Pages that start a server, which run_page would wait for, or need one, a cluster, an environment or an installation of its own."""
 PAGES = sorted(

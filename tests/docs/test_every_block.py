@@ -14,6 +14,7 @@ from tests.docs.run_page import PAGES
 ROOT = Path(__file__).parents[2]
 CLUSTERS = "tests/executors/test_cluster_pages.py"
 SERVICE = "tests/server/test_service_doc.py"
+INIT = "tests/deploy/test_init_container.py"
 RUN_BY = {
     ("docs/how-to/add-a-format.md", "console"): "tests/docs/test_add_a_format.py",
     ("docs/how-to/add-a-format.md", "python"): "tests/docs/test_add_a_format.py",
@@ -42,6 +43,9 @@ RUN_BY = {
         "docs/how-to/publish-weights-while-training.md",
         "yaml",
     ): "tests/docs/test_publish_while_training.py",
+    ("docs/how-to/serve-from-a-training-bucket.md", "console"): INIT,
+    ("docs/how-to/serve-from-a-training-bucket.md", "yaml"): INIT,
+    ("docs/how-to/service/kubernetes.md", "toml"): "tests/deploy/test_engine.py",
     ("docs/tutorials/first-service.md", "console"): "tests/test_readme.py",
     ("docs/tutorials/training-to-serving.md", "console"): "tests/docs/test_training_to_serving.py",
     ("docs/tutorials/training-to-serving.md", "python"): "tests/docs/test_training_to_serving.py",
