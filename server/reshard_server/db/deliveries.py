@@ -174,9 +174,7 @@ def claim_next(db: sa.Engine, hosts: Collection[str], tokens: Collection[str]) -
 def judge(db: sa.Engine, due: Due, tried: Tried) -> DeliveryState | None:
     """Records the outcome of a try; returns the new state, or None if the claim is lost."""
     now = clock_of(db).now()
-    # Spread, against many deliveries that fail together and then come back together.
-    pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(due.tries - 1, 20), LONGEST_PAUSE_SECONDS)
-    next_at = now + pause * random.uniform(0.8, 1.2)  # noqa: S311  (no secret)
+    next_at = now + pause_after(due.tries)
     state: DeliveryState = "waiting"
     if tried.error is None:
         state = "delivered"
@@ -194,6 +192,13 @@ def judge(db: sa.Engine, due: Due, tried: Tried) -> DeliveryState | None:
     change = DELIVERIES.update().where(_D.id == due.id, _D.claim == due.claim)
     with db.begin() as connection:
         return state if connection.execute(change.values(**values)).rowcount else None
+
+
+def pause_after(tries: int) -> float:
+    """Seconds between this try, counted from 1, and the next."""
+    pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(tries - 1, 20), LONGEST_PAUSE_SECONDS)
+    # Spread, against many deliveries that fail together and then come back together.
+    return pause * random.uniform(0.8, 1.2)  # noqa: S311  (no secret)
 
 
 def send_again(db: sa.Engine, conversion: str, delivery: str) -> Delivery | None:
