@@ -212,8 +212,13 @@ def delete_conversion(found: Changeable, serving: Serving) -> None:
 
 
 @ROUTER.get("/{id}/deliveries")
-def list_deliveries(found: Readable, serving: Serving) -> DeliveryList:
+def list_deliveries(
+    id: ConversionId,  # noqa: A002  the name in the path
+    serving: Serving,
+    caller: Reading,
+) -> DeliveryList:
     """Lists the deliveries to the URLs of ``notify``, newest first; the newest 200 are kept."""
+    found = resource.visible(serving, caller, id, with_result=False)
     return DeliveryList(deliveries=of_conversion(serving.database, found.id))
 
 

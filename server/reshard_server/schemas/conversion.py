@@ -426,7 +426,7 @@ def short_reports(result: list[dict[str, Any]] | None) -> list[dict[str, Any]] |
     return [
         {
             **{k: v for k, v in report.items() if k != "tensors"},
-            "tensor_count": len(report["tensors"]),
+            "tensor_count": len(report.get("tensors", ())),
         }
         for report in result
     ]

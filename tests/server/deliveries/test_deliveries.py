@@ -197,7 +197,7 @@ def test_a_slow_receiver_delays_no_other(telling: Served, receiver: Receiver) ->
     """Slow ones of one host wait for each other, also when there are more of them than places."""
     for number in range(10):
         ended(telling, *(f"{receiver.url}/slow-{number}-{one}" for one in range(2)))
-    until(lambda: len(receiver.arrived) == 2)
+    until(lambda: len(receiver.arrived) >= 2)
     with receiving(host="127.0.0.2") as other:
         began = time.monotonic()
         ended(telling, f"{other.url}/ok")

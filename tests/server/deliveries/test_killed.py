@@ -31,7 +31,7 @@ def test_a_server_that_is_killed_loses_no_delivery(tmp_path: Path) -> None:
             first.process.wait(60)
         receiver.released.set()
         with live(folder, waits=WAITS, **settings) as second, second.client() as client:
-            until(lambda: len(receiver.arrived) == 2)
+            until(lambda: len(receiver.arrived) == 2, 30)
             path = f"/v1/conversions/{made['id']}/deliveries"
             until(lambda: client.get(path).json()["deliveries"][0]["state"] == "delivered")
             line = second.line(lambda found: found["message"] == "notified")
