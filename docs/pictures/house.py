@@ -48,7 +48,7 @@ SERVICE = {
     "schedules": "by the clock, and of each new step",
     "jobs": "conversions and questions, from accepted to ended",
     "worker": "the child process that converts",
-    "deliveries": "who is told of an end, and how",
+    "deliveries": "URLs that are told of an end",
     "observability": "logs, metrics, the audit log",
     "auth": "tokens, sessions, paths, rates",
     "db": "SQLite or PostgreSQL, migrations",

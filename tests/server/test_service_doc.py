@@ -186,7 +186,7 @@ def test_a_receiver_is_told(tmp_path: Path) -> None:
                 subprocess.run(["bash", "-c", line], env={**environment(), **asked}, check=True)
                 assert receiver.stdout is not None
                 event, kind, target = receiver.stdout.readline().split()
-                # What nobody signed is printed by no receiver, and refused.
+                # A message with another signature is refused.
                 forged = {
                     "webhook-id": event,
                     "webhook-timestamp": "1",

@@ -50,7 +50,7 @@ _ENDED: sa.Select[Any] = sa.select(
     _C.id, _C.token, _C.state, _C.progress, _C.result, _C.read_bytes, _C.error, _C.attempts,
     _C.started_at, _C.ended_at, _C.revision, _RECEIVERS.label("receivers"),
 ).where(
-    # Most conversions tell nobody; their results, megabytes each, are not read.
+    # Most conversions have no receiver; their results, megabytes each, are not read.
     _C.id.in_(sa.bindparam("ids", expanding=True)), _RECEIVERS.as_string().is_not(None)
 )  # fmt: skip
 

@@ -86,7 +86,10 @@ class DeliveryLoop:
                         self.underway.add(due)
                         tries.start_soon(self._deliver, due, trust)
                     pause = await asyncio.to_thread(self._pause)
-                except sa.exc.SQLAlchemyError as error:
+                except (
+                    sa.exc.SQLAlchemyError,
+                    RuntimeError,
+                ) as error:  # no thread is left, perhaps
                     LOG.warning("cannot look for deliveries: %s", error)
                     pause = AFTER_FAILURE_SECONDS
                 with anyio.move_on_after(pause):
@@ -120,7 +123,7 @@ class DeliveryLoop:
                 "tries": due.tries,
             }
             LOG.info("notified", extra={**about, "state": state, "detail": tried.error})
-        except sa.exc.SQLAlchemyError as error:
+        except (sa.exc.SQLAlchemyError, RuntimeError) as error:
             LOG.warning("cannot record a delivery, which is tried again: %s", error)
         finally:
             self.underway.discard(due)
@@ -143,7 +146,7 @@ class DeliveryLoop:
         except ReshardError as error:
             LOG.error("cannot sign notifications: %s", error)
             return Tried(None, "this server cannot sign it now; its log says why")
-        except sa.exc.SQLAlchemyError:
+        except (sa.exc.SQLAlchemyError, RuntimeError):
             raise
         except Exception:
             LOG.exception("unexpected")

@@ -21,7 +21,7 @@ import httpcore
 from httpcore import AsyncNetworkBackend, AsyncNetworkStream
 
 from reshard_server.db.deliveries import Tried
-from reshard_server.deliveries.receivers import Address, Receiver, check_address
+from reshard_server.deliveries.receivers import PORTS, Address, Receiver, check_address
 from reshard_server.settings import Settings
 
 TRY_SECONDS = 10.0
@@ -46,6 +46,8 @@ async def post(
     url = httpcore.URL(
         scheme=receiver.scheme, host=receiver.host, port=receiver.port, target=receiver.path
     )
+    host = f"[{receiver.host}]" if ":" in receiver.host else receiver.host
+    named = host if receiver.port == PORTS[receiver.scheme] else f"{host}:{receiver.port}"
     fault = f"did not answer within {TRY_SECONDS:g} s"
     # One limit for all: against a receiver that sends a byte now and then.
     with anyio.move_on_after(TRY_SECONDS):
@@ -56,7 +58,9 @@ async def post(
                 httpcore.AsyncConnectionPool(
                     ssl_context=trust, network_backend=_Pinned(addresses)
                 ) as pool,
-                pool.stream("POST", url, headers=list(headers.items()), content=body) as answer,
+                pool.stream(
+                    "POST", url, headers=[("Host", named), *headers.items()], content=body
+                ) as answer,
             ):
                 status, size = answer.status, 0
                 async for part in answer.aiter_stream():

@@ -9,7 +9,7 @@ TESTS = "tests/server/deliveries"
 SABOTAGES = (
     Sabotage(
         "delivery-connects-by-name",
-        "a name that changes its meaning leads to an address that nobody checked",
+        "a name that changes its meaning leads to an address that was not checked",
         "server/reshard_server/deliveries/post.py",
         "                    str(address), port,",
         "                    host, port,",
@@ -41,7 +41,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "signed-without-time",
-        "an old message can be sent again by anybody",
+        "an old message can be sent again as a new one",
         "server/reshard_server/deliveries/messages.py",
         'b"%b.%d.%b" % (event.encode(), seconds, body)',
         'b"%b.%d.%b" % (event.encode(), 0, body)',

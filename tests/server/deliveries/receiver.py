@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import re
+import socket
 import ssl
 import threading
 import time
@@ -44,7 +45,7 @@ class Arrived:
 
 @dataclass
 class Receiver:
-    """What has arrived, oldest first."""
+    """The requests that have arrived, oldest first."""
 
     url: str
     arrived: list[Arrived] = field(default_factory=list)
@@ -60,6 +61,10 @@ class Receiver:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     receiver: Receiver
+
+
+class _SixServer(_Server):
+    address_family = socket.AF_INET6
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -118,8 +123,10 @@ class _Handler(BaseHTTPRequestHandler):
 def receiving(
     port: int = 0, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
 ) -> Iterator[Receiver]:
-    server = _Server((host, port), _Handler)
-    server.receiver = receiver = Receiver(f"http://{host}:{server.server_port}")
+    kind = _SixServer if ":" in host else _Server
+    server = kind((host, port), _Handler)
+    shown = f"[{host}]" if ":" in host else host
+    server.receiver = receiver = Receiver(f"http://{shown}:{server.server_port}")
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))

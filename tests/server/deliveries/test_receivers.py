@@ -70,17 +70,15 @@ SUBMITTED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("url", "detail"), SUBMITTED)
-def test_a_url_that_may_not_be_named(
-    serve: Callable[..., Served], tmp_path: Path, url: str, detail: str
-) -> None:
+def test_urls_that_may_not_be_named(serve: Callable[..., Served], tmp_path: Path) -> None:
     served = serve(notify_secrets_file=secrets_file(tmp_path))
-    body = {"source": "data/a", "target": "data/b", "notify": ["https://a.example", url]}
-    refused = served.ask("POST", "/v1/conversions", json=body)
-    problem = refused.json()
-    assert (refused.status_code, problem["field"]) == (422, "/notify/1")
-    assert problem["detail"] == f"the URL to notify {detail}"
-    assert "S3CRET" not in refused.text
+    for url, detail in SUBMITTED:
+        body = {"source": "data/a", "target": "data/b", "notify": ["https://a.example", url]}
+        refused = served.ask("POST", "/v1/conversions", json=body)
+        problem = refused.json()
+        assert (refused.status_code, problem["field"]) == (422, "/notify/1"), url
+        assert problem["detail"] == f"the URL to notify {detail}"
+        assert "S3CRET" not in refused.text
     assert served.ask("GET", "/v1/conversions").json()["conversions"] == []
 
 
@@ -221,6 +219,13 @@ def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         resolving(monkeypatch, ["127.0.0.3", "127.0.0.1"])
         port = int(receiver.url.rpartition(":")[2])
         assert posted(LOOPBACK, Receiver("http", "a.example", port, "/ok")).error is None
+
+
+def test_an_address_of_ipv6() -> None:
+    inner = Settings(notify_private=("::1/128",))
+    with receiving(host="::1") as receiver:
+        assert posted(inner, receiver_of(inner, f"{receiver.url}/ok")).status == 204
+        assert f"http://{receiver.arrived[0].headers['host']}" == receiver.url
 
 
 def test_a_name_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
