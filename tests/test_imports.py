@@ -51,7 +51,7 @@ PUBLIC_MODULES = (
 )  # fmt: skip
 SERVER_ORDER = (
     "serve", "app", "refuse_before_body", "pages", "api", "middleware", "resources", "services", "schedules", "jobs",
-    "engines", "worker", "observability", "auth", "db", "schemas settings", "errors host_clock",
+    "engines", "worker deliveries", "observability", "auth", "db", "schemas settings", "errors host_clock",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.
 CLIENT_MAY = (

@@ -48,6 +48,7 @@ SERVICE = {
     "schedules": "by the clock, and of each new step",
     "jobs": "conversions and questions, from accepted to ended",
     "worker": "the child process that converts",
+    "deliveries": "URLs that are told of an end",
     "observability": "logs, metrics, the audit log",
     "auth": "tokens, sessions, paths, rates",
     "db": "SQLite or PostgreSQL, migrations",
@@ -65,7 +66,7 @@ COLOURS = {
     DEVICES[
         1
     ]: "conversion saving restoring streaming verification inspection executors services schedules jobs",
-    DEVICES[3]: "engine maps planning worker",
+    DEVICES[3]: "engine maps planning worker deliveries",
     DEVICES[2]: "formats storage db",
     DEVICES[5]: "variables options arguments layout patterns observability auth",
 }

@@ -140,6 +140,22 @@ class ByServer(Group, frozen=True):
         return None
 
 
+class Notifying(ByServer, frozen=True):
+    """The same, and the URLs that the server tells when it is done.
+
+    By a server:
+        --notify URL: Let the server tell this URL, by a signed POST, when the conversion has ended; several times for several URLs.
+    """
+
+    notify: list[str] | None = None
+
+    def there(self) -> dict[str, Any]:
+        """The URLs in the form of a request; a usage error for URLs without a server."""
+        if self.notify and self.asked() is None:
+            raise Misuse("--notify belongs to --server; add it, or leave --notify out")
+        return given_of(notify=self.notify or None)
+
+
 SHARED = (StepAndItem, Chosen, Resources, Output, ByServer)
 """Groups whose help also holds for a command that has one of their options by itself."""
 

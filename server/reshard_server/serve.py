@@ -23,6 +23,7 @@ from reshard_server.app import create_app
 from reshard_server.auth.limits import Drain
 from reshard_server.auth.tokens import load_tokens
 from reshard_server.db.database import open_migrated, shown, state_locked
+from reshard_server.deliveries.messages import read_secrets
 from reshard_server.engines.job_document import read_template
 from reshard_server.middleware.http_protocol import protocol_of
 from reshard_server.observability.logs import set_up_audit, set_up_logs
@@ -64,6 +65,8 @@ def migrate_records(settings: Settings) -> str:
 
 def _check(settings: Settings) -> None:
     load_tokens(settings)
+    if settings.notify_secrets_file:
+        read_secrets(settings.notify_secrets_file)
     for name, place in settings.roots.items():
         path = place.local
         if path is None:
@@ -79,6 +82,11 @@ def _check(settings: Settings) -> None:
         for what, private, remedy in (
             ("audit log", settings.audit_log, "a file elsewhere"),
             ("file with the settings of buckets", settings.buckets, "a file elsewhere"),
+            (
+                "file with the secrets of notifications",
+                settings.notify_secrets_file,
+                "a file elsewhere",
+            ),
             ("state folder", settings.state, "a folder elsewhere with --state"),
         ):
             if private and private.resolve().is_relative_to(path.resolve()):

@@ -23,6 +23,7 @@ from reshard_server.db.connections import Listener
 from reshard_server.db.conversions.conversions import Feed
 from reshard_server.db.conversions.created import BatchRecorder
 from reshard_server.db.database import open_database, state_locked
+from reshard_server.deliveries.loop import DeliveryLoop
 from reshard_server.jobs.ask import Questions
 from reshard_server.jobs.queue import JobQueue
 from reshard_server.observability.logs import audit
@@ -120,6 +121,10 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
         ticking = ScheduleLoop(scheduling)
         ticking.launch()
         opened.callback(ticking.close)
+        if settings.notify_secrets_file is not None:
+            delivering = DeliveryLoop(settings, database, settings.notify_secrets_file)
+            delivering.launch()
+            opened.callback(delivering.close)
         streams = Streams(_slots(settings, "streams"))
         metrics.watch(database, streams)
         lookers = CapacityLimiter(LOOKERS)

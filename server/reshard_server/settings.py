@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -82,7 +82,18 @@ def _bytes(value: object) -> object:
         raise ValueError(str(error)) from None
 
 
+def _network(value: object) -> IPv4Network | IPv6Network:
+    """A network without host bits."""
+    try:
+        if isinstance(value, str | IPv4Network | IPv6Network):
+            return ip_network(value)
+    except ValueError:
+        pass
+    raise ValueError(f"expected a network such as 10.0.0.0/8, found {str(value)[:60]!r}")
+
+
 SIZE = BeforeValidator(_bytes)
+Network = Annotated[IPv4Network | IPv6Network, PlainValidator(_network)]
 Size = Annotated[int, SIZE]
 RootPlace = Annotated[Location, PlainValidator(_place)]
 RootName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
@@ -318,6 +329,18 @@ class Settings(BaseSettings):
         10.0,
         ge=2,
         description="Seconds of silence after which another replica takes over a replica's conversions.",
+    )
+    notify_secrets_file: Path | None = Field(
+        None,
+        description="A file with the secrets that sign notifications, whsec_… one a line; read at each try. Without it notify is refused.",
+    )
+    notify_hosts: tuple[str, ...] = Field(
+        (),
+        description="Host names that notify may name, such as hooks.example or *.example; empty: every public one.",
+    )
+    notify_private: tuple[Network, ...] = Field(
+        (),
+        description="Networks that notify may reach although they are not public, such as 10.0.0.0/8; there http is allowed, too.",
     )
     audit_log: Path | None = Field(
         None,

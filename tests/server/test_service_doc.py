@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -32,6 +34,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 CLIENTS = DOCS / "how-to" / "service" / "clients.md"
 SCHEDULES = DOCS / "how-to" / "service" / "schedules.md"
 TOKENS_PAGE = DOCS / "how-to" / "service" / "tokens.md"
+WEBHOOKS = DOCS / "how-to" / "service" / "webhooks.md"
 API = DOCS / "reference" / "service" / "api.md"
 SETTINGS = DOCS / "reference" / "service" / "settings.md"
 METRICS = (DOCS / "reference" / "service" / "monitoring.md").read_text()
@@ -157,6 +160,45 @@ def test_a_token_lets_its_reader_in(tmp_path: Path) -> None:
             assert done.returncode == status, done
 
 
+def test_a_receiver_is_told(tmp_path: Path) -> None:
+    """The page about webhooks: a secret is made, the server signs with it, and the receiver of the page knows the signature."""
+    make, convert = (text.removeprefix("$ ").strip() for text in code_of(WEBHOOKS, "console"))
+    (code,), (toml,), (schedule,) = (code_of(WEBHOOKS, n) for n in ("python", "toml", "json"))
+    assert ScheduleBody.model_validate_json(schedule).notify == ("https://hooks.example/reshard",)
+    subprocess.run(["bash", "-c", make], cwd=tmp_path, check=True)
+    secrets = tmp_path / "secrets"
+    assert secrets.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "page.toml").write_text(toml.replace('"hooks.example"', '"127.0.0.1"'))
+    settings = load_settings({}, tmp_path / "page.toml")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    words = [sys.executable, "-c", code.replace("8000", port)]
+    env = {**environment(), "SECRET": secrets.read_text().strip()}
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as receiver:
+        try:
+            reshard.save(tmp_path / "data" / "run" / "1000", {"w": np.arange(8, dtype="f4")})
+            given = settings.model_dump(mode="json", include={"notify_hosts", "notify_private"})
+            with live(tmp_path, notify_secrets_file=str(secrets), **given) as server:
+                line = convert.replace("8000", port).replace(
+                    "reshard", f"{sys.executable} -m reshard", 1
+                )
+                asked = {"RESHARD_SERVER": server.url, "RESHARD_TOKEN": TOKENS["ann"][0]}
+                subprocess.run(["bash", "-c", line], env={**environment(), **asked}, check=True)
+                assert receiver.stdout is not None
+                event, kind, target = receiver.stdout.readline().split()
+                # A message with another signature is refused.
+                forged = {
+                    "webhook-id": event,
+                    "webhook-timestamp": "1",
+                    "webhook-signature": "v1,x",
+                }
+                url = f"http://127.0.0.1:{port}/reshard"
+                assert httpx.post(url, headers=forged, content=b"{}").status_code == 401
+        finally:
+            receiver.kill()
+    assert (kind, target) == ("dev.reshard.conversion.succeeded", "data/served/1000")
+
+
 def test_the_python_of_the_page_runs(
     server: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +271,7 @@ def test_bodies_and_settings_of_the_page_are_taken(
 
 
 def test_every_route_is_asked() -> None:
-    asked = re.sub(r"\$\{?(ID|OTHER|FULL|DELTA)", "{conversion_id}", walk()).replace(
+    asked = re.sub(r"\$\{?(ID|OTHER|FULL|DELTA|DELIVERY)\b", "{id}", walk()).replace(
         "serve-run7", "{name}"
     )
     asked = asked.replace("/layouts/serving", "/layouts/{name}").replace("/maps/to_hf", "/maps/{name}")  # fmt: skip

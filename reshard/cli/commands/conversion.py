@@ -15,6 +15,7 @@ from reshard.cli.groups import (
     Asked,
     ByServer,
     Chosen,
+    Notifying,
     Output,
     Resources,
     lets_a_server,
@@ -199,7 +200,7 @@ def convert(
     ray: str | None = None,
     parts: Count = None,
     part: str | None = None,
-    by: ByServer,
+    by: Notifying,
     dry_run: bool = False,
     output: Output,
     **given: Any,
@@ -258,7 +259,8 @@ def convert(
     limits = asdict(resources)
     # --ray and --part say where to convert, so that the variable RESHARD_SERVER does not.
     elsewhere = by.server is None and (ray or part)
-    asked = (replace(by, server="") if elsewhere else by).asked()
+    by = replace(by, server="") if elsewhere else by
+    asked, told = by.asked(), by.there()
     _refuse_together({"--ray": ray, "--part": part, "--server": by.server})
     if parts is not None and ray is None:
         raise Misuse(
@@ -267,6 +269,8 @@ def convert(
     check_words(options, [one.mesh for one in targets], is_there=asked is not None)
     if dry_run:
         _refuse_elsewhere({"--ray": ray, "--part": part})
+        if by.notify:
+            raise Misuse("--dry-run converts nothing that --notify could tell of; leave one out")
         show_plan(src, dst, chosen, given, limits, PlanAnswer(output, server=asked))
         return
     if asked is None:
@@ -286,7 +290,7 @@ def convert(
                 limits |= {**executor, **({} if parts is None else {"parts": parts})}
                 made = _convert_here(src, targets, several, library_options(options), limits)
         else:
-            request = {"source": src, **limits, **goals_there(targets, options)}
+            request = {"source": src, **limits, **told, **goals_there(targets, options)}
             made = convert_there(asked, request, progress)
     warnings = chain.from_iterable(report.warnings for report in made.reports)
     if not output.is_told("convert", made if several else made.reports[0], warnings):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec.structs import asdict
 
 import reshard
-from reshard.cli.groups import ByServer, Chosen, Output, Resources
+from reshard.cli.groups import ByServer, Chosen, Notifying, Output, Resources
 from reshard.cli.options import Misuse
 from reshard.cli.remote import convert_there, delta_there, goals_there, layout_there, map_there
 from reshard.cli.target_options import (
@@ -37,7 +37,7 @@ def delta(
     checksum: Annotated[reshard.DeltaChecksum | None, declared("checksum", OPTIONS)] = None,
     file_bytes: Annotated[int | None, declared("file_bytes", OPTIONS)] = None,
     resources: Resources,
-    by: ByServer,
+    by: Notifying,
     output: Output,
 ) -> None:
     r"""Write what turns one version of the weights into the next, in the layout that serving reads.
@@ -69,7 +69,7 @@ def delta(
         $ reshard delta data/hf data/run data/published/weight_v000001 --step latest \
           --map to_hf.yaml --server http://checkpoints:8080 --token-file token
     """
-    asked = by.asked()
+    asked, told = by.asked(), by.there()
     rules = {name: value for name, value in changes.parsed().items() if value}
     check_words(rules, [], is_there=asked is not None)  # a layout that is wrong is no misuse
     form: dict[str, Any] = {
@@ -87,7 +87,15 @@ def delta(
         else:
             rules |= map_there(changes.map)
             rules |= {} if layout is None else {"layout": layout_there(layout)}
-            request = {"old": old, "new": new, "target": dst, **chosen.there(), **form, **rules}
+            request = {
+                "old": old,
+                "new": new,
+                "target": dst,
+                **chosen.there(),
+                **form,
+                **rules,
+                **told,
+            }
             report = delta_there(asked, request, progress)
     output.tell("delta", report, "inspection.delta_view", output.show_all)
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
 
 from reshard_server.api.answers import (
     NAME,
@@ -30,15 +30,18 @@ from reshard_server.api.answers import (
 from reshard_server.api.caller import Converting, Reading, Serving, looked_up
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.openapi.examples import (
+    DELIVERY,
     DELTAS,
     REQUESTS,
     conversion_response,
+    delivery_response,
     delta_response,
 )
 from reshard_server.auth.limits import RETRY_AFTER
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.conversions import Filters, Watcher
+from reshard_server.db.deliveries import of_conversion
 from reshard_server.errors.problems import (
     BAD_LAYOUT,
     BAD_PLAN,
@@ -58,7 +61,9 @@ from reshard_server.schemas.conversion import (
     ConversionRequest,
     OneDelta,
     result_url,
+    short_reports,
 )
+from reshard_server.schemas.delivery import Delivery, DeliveryList
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/v1/conversions", tags=["conversions"], route_class=MaskedRoute)
@@ -206,6 +211,31 @@ def delete_conversion(found: Changeable, serving: Serving) -> None:
     resource.delete(serving, found)
 
 
+@ROUTER.get("/{id}/deliveries")
+def list_deliveries(
+    id: ConversionId,  # noqa: A002  the name in the path
+    serving: Serving,
+    caller: Reading,
+) -> DeliveryList:
+    """Lists the deliveries to the URLs of ``notify``, newest first; the newest 200 are kept."""
+    found = resource.visible(serving, caller, id, with_result=False)
+    return DeliveryList(deliveries=of_conversion(serving.database, found.id))
+
+
+@ROUTER.post(
+    "/{id}/deliveries/{delivery}:resend",
+    status_code=202,
+    responses={202: delivery_response("It is due now."), **problems(INVALID)},
+)
+def resend_delivery(
+    delivery: Annotated[str, Path(max_length=128, examples=[DELIVERY["id"]])],
+    found: Changeable,
+    serving: Serving,
+) -> Delivery:
+    """Sends a delivery again, whatever its state: the same event, with the same id."""
+    return resource.resend(serving, found, delivery)
+
+
 def point_to(response: Response, conversion: Conversion) -> None:
     """Says in the response where the conversion's state is, and when to ask again."""
     response.headers["Location"] = f"/v1/conversions/{conversion.id}"
@@ -345,15 +375,9 @@ async def _woken(watcher: Watcher, draining: asyncio.Event) -> bool:
 def summary(conversion: Conversion) -> dict[str, Any]:
     """A conversion's document whose reports have the number of their tensors in place of ``tensors``."""
     document = conversion.model_dump(mode="json", exclude={"result"})
-    if conversion.result is None:
+    reports = short_reports(conversion.result)
+    if reports is None:
         return {**document, "result": None}
-    reports = [
-        {
-            **{k: v for k, v in report.items() if k != "tensors"},
-            "tensor_count": len(report["tensors"]),
-        }
-        for report in conversion.result
-    ]
     return {**document, "result": reports, "result_url": result_url(conversion.id)}
 
 

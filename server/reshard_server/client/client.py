@@ -92,7 +92,7 @@ class Client:
             options: of ``POST /v1/conversions``: step (of a training run; a number or
                 ``"latest"``), item, layout (a stored layout's name, a file's content, or a LayoutMap), map (a stored map's
                 or a recipe's name, or a file's content), sizes, reverse, mesh, select, drop, rename,
-                cast, compression, max_memory, workers, priority, labels, ...
+                cast, compression, max_memory, workers, priority, labels, notify, ...
         """
         requested = (
             {"target": target} if targets is None else {"targets": [*map(with_layout, targets)]}
@@ -109,7 +109,7 @@ class Client:
             old, new, target: ROOT/path on the server; the name of ``target`` has the version (weight_v000007).
             idempotency_key: the same key and request return the same delta; None makes a key.
             options: of ``POST /v1/deltas``: step and item of ``new``, map, sizes, reverse, select, drop, rename, cast, encoding, checksum,
-                base_version, or_full, max_memory, labels, ...
+                base_version, or_full, max_memory, labels, notify, ...
         """
         body = {"old": old, "new": new, "target": target, **with_layout(options)}
         return DeltaHandle(self._transport, self._started(DELTAS_URL, body, idempotency_key))

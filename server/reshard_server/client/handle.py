@@ -16,6 +16,7 @@ from reshard.errors import ReshardError
 from reshard_server.client.transport import ServiceError, Transport, UnreachableError, error_of
 from reshard_server.schemas.base import Problem
 from reshard_server.schemas.conversion import Conversion, ProgressState
+from reshard_server.schemas.delivery import Delivery, DeliveryList
 
 URL = "/v1/conversions"
 POLL_SECONDS = 1.0
@@ -92,6 +93,16 @@ class JobHandle(ABC, Generic[Report]):
     def retry(self) -> Conversion:
         """Queues a failed or cancelled conversion again; it resumes where it stopped."""
         return self._now(self._transport.model(Conversion, "POST", f"{self._path}:retry"))
+
+    def deliveries(self) -> list[Delivery]:
+        """The deliveries to the URLs of ``notify``, newest first."""
+        path = f"{self._path}/deliveries"
+        return self._transport.model(DeliveryList, "GET", path).deliveries
+
+    def resend(self, delivery: str) -> Delivery:
+        """Sends a delivery again: the same event, with the same id."""
+        path = f"{self._path}/deliveries/{quote(delivery, safe='')}:resend"
+        return self._transport.model(Delivery, "POST", path)
 
     def wait(self, progress: bool | Watcher = False, timeout: float | None = None) -> list[Report]:
         """Waits for the end, and returns the ``result``, or raises its error.

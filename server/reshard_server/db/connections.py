@@ -85,8 +85,8 @@ def without_time_limits(connection: sa.Connection) -> Iterator[None]:
         driver.answer_seconds = ANSWER_SECONDS
 
 
-Topic = Literal["conversions", "schedules"]
-"""conversions: one was queued or has ended. schedules: one was stored or resumed."""
+Topic = Literal["conversions", "schedules", "deliveries"]
+"""conversions: one was queued or has ended. schedules: one was stored or resumed. deliveries: one is due."""
 
 TOPICS: tuple[Topic, ...] = get_args(Topic)
 

@@ -13,6 +13,8 @@ The run of a step is claimed likewise while the step is hard-linked. A folder of
 to the process that makes it, then to the conversion that reads it; then it has no owner and is removed. Old runs
 are forgotten, but the numbers of their steps are kept.
 
+A delivery is claimed for one try: ``next_at`` then lies behind the longest time of a try, so that a process that dies loses none.
+
 A change here needs a step in ``migrations/versions`` that changes existing databases; new ones get these tables.
 """
 
@@ -179,6 +181,29 @@ SESSIONS = sa.Table(
     sa.Column("expires_at", sa.Float, nullable=False),
     sa.Index("sessions_by_token", "token_sha256", "created_at"),
     sa.Index("sessions_by_end", "expires_at"),
+)
+
+DELIVERIES = sa.Table(
+    "deliveries",
+    METADATA,
+    sa.Column("id", sa.String(128), primary_key=True),
+    sa.Column("conversion", sa.String(64), nullable=False),
+    sa.Column("token", sa.String(64), nullable=False),
+    sa.Column("event", sa.String(96), nullable=False),
+    sa.Column("ended", sa.JSON, nullable=False),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("tries", sa.Integer, nullable=False),
+    sa.Column("status", sa.Integer),
+    sa.Column("error", sa.Text),
+    sa.Column("claim", sa.String(32)),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("next_at", sa.Float, nullable=False),
+    sa.Column("until", sa.Float, nullable=False),
+    sa.Column("ended_at", sa.Float),
+    sa.Index("deliveries_by_conversion", "conversion", "created_at"),
+    sa.Index("deliveries_in_queue", "state", "next_at"),
 )
 
 EXECUTORS = sa.Table(

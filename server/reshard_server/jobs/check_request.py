@@ -23,6 +23,7 @@ from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, is_recipe
 from reshard_server.db.stored.versions import get
+from reshard_server.deliveries.receivers import check_receivers
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.schemas.base import CheckpointChoice
 from reshard_server.schemas.conversion import (
@@ -294,6 +295,7 @@ def check_job(serving: Checking, caller: Caller, request: JobRequest) -> None:
         _check_delta(serving, caller, request)
     else:
         check_conversion(serving, caller, request)
+    check_receivers(serving.settings, request.notify)
 
 
 def _check_delta(serving: Checking, caller: Caller, request: OneDelta) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from typing import get_args
 
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
@@ -17,6 +18,8 @@ from prometheus_client.registry import Collector
 from reshard_server.auth.limits import Streams
 from reshard_server.db.conversions.conversions import count_by_state, moving_bytes
 from reshard_server.db.conversions.rows import BUCKET_SECONDS, Total, totals
+from reshard_server.db.deliveries import count_deliveries
+from reshard_server.schemas.delivery import DeliveryState
 
 STATES = ("queued", "running", "cancelling", "succeeded", "failed", "cancelled")
 REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -59,7 +62,11 @@ class _Records(Collector):
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("reshard_records_up", "Whether the database answers.")
         try:
-            families = [*_states(self.database), *_ended(totals(self.database))]
+            families = [
+                *_states(self.database),
+                *_ended(totals(self.database)),
+                _deliveries(self.database),
+            ]
         except sa.exc.SQLAlchemyError:
             families = []
         up.add_metric([], float(bool(families)))
@@ -79,6 +86,18 @@ def _states(database: sa.Engine) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "reshard_moving_bytes", "Bytes moved so far by running conversions.", moving_bytes(database)
     )
+
+
+def _deliveries(database: sa.Engine) -> Metric:
+    counts = count_deliveries(database)
+    states = GaugeMetricFamily(
+        "reshard_deliveries",
+        "Deliveries of notifications in the records, by state.",
+        labels=["state"],
+    )
+    for state in get_args(DeliveryState):
+        states.add_metric([state], counts.get(state, 0))
+    return states
 
 
 def _ended(found: list[Total]) -> Iterator[Metric]:

@@ -116,7 +116,7 @@ _SIZES = TextField(
     lambda name, text: _sizes(name, text) or None, lambda sizes: _pairs_text(sizes.items())
 )
 _LINES = TextField(lambda _, text: lines_of(text), "\n".join)
-_BY_NAME = {"sizes": _SIZES, "deltas": _LINES}
+_BY_NAME = {"sizes": _SIZES, "deltas": _LINES, "notify": _LINES}
 _BY_TYPE = (
     (get_args(Patterns)[0], _LINES),
     (get_args(Pairs)[0], TextField(pairs_of, _pairs_text)),

@@ -17,6 +17,7 @@ from reshard_server.db.conversions import conversions
 from reshard_server.db.conversions.claims import places
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.conversions.rows import ENDED
+from reshard_server.db.deliveries import of_conversion
 from reshard_server.db.schedules import schedules
 from reshard_server.errors.problems import CONFLICT, NOT_FOUND, ProblemError
 from reshard_server.pages.plan_pictures import plan_of, planned
@@ -114,6 +115,7 @@ def show_conversion(found: Seen, visitor: Visiting, serving: Serving) -> Respons
         is_delta=isinstance(found.request, OneDelta),
         has_plan=_has_plan(found),
         most_tensors=MOST_TENSORS,
+        deliveries=of_conversion(serving.database, found.id),
     )
 
 
@@ -129,6 +131,13 @@ def retry_conversion(found: Changed, serving: Serving, _: Form) -> Response:
     """Queues the conversion again."""
     resource.retry(serving, found)
     return RedirectResponse(f"/conversions/{found.id}", 303)
+
+
+@ROUTER.post("/{id}/resend")
+def resend_delivery(found: Changed, serving: Serving, fields: Form) -> Response:
+    """Sends a delivery again."""
+    resource.resend(serving, found, fields.text("delivery"))
+    return RedirectResponse(f"/conversions/{found.id}#deliveries", 303)
 
 
 @ROUTER.post("/{id}/delete")

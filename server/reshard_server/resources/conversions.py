@@ -8,11 +8,14 @@ from fastapi import Path
 
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions import conversions
-from reshard_server.errors.problems import CONFLICT, ProblemError
+from reshard_server.db.deliveries import send_again
+from reshard_server.deliveries.receivers import no_secret
+from reshard_server.errors.problems import CONFLICT, NOT_FOUND, ProblemError
 from reshard_server.jobs.conversion_job import submit
 from reshard_server.observability.logs import ABOUT
 from reshard_server.resources.resource import Resource
 from reshard_server.schemas.conversion import Conversion, JobRequest, targets_of
+from reshard_server.schemas.delivery import Delivery
 from reshard_server.services import Services
 
 CONVERSIONS: Resource[Conversion] = Resource(
@@ -82,3 +85,17 @@ def delete(serving: Services, found: Conversion) -> None:
         raise ProblemError(
             CONFLICT, f"conversion {found.id} is {found.state}; {first}delete it once it has ended"
         )
+
+
+def resend(serving: Services, found: Conversion, delivery: str) -> Delivery:
+    """Sends a delivery again. ProblemError if there is none, or no secret to sign it."""
+    if serving.settings.notify_secrets_file is None:
+        raise no_secret("delivery")
+    again = send_again(serving.database, found.id, delivery)
+    if again is None:
+        raise ProblemError(
+            NOT_FOUND,
+            f"the conversion {found.id} has no delivery {delivery[:200]!r}; list them at /v1/conversions/{found.id}/deliveries",
+            "delivery",
+        )
+    return again

@@ -233,6 +233,7 @@ def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> JobRequest:
         "workers": body.workers,
         "priority": body.priority,
         "labels": labels,
+        "notify": body.notify,
     }
     if body.delta is not None and occasion.old is not None:
         return _delta(body.delta, targets[0], occasion.old, shared)

@@ -61,6 +61,23 @@ Labels = Annotated[
     at_most(32),
 ]
 
+LONGEST_URL = 2048
+"""Longer URLs are not taken everywhere: some servers and proxies stop here."""
+
+MOST_RECEIVERS = 8
+
+Notify = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=LONGEST_URL)], ...],
+    Field(
+        default=(),
+        max_length=MOST_RECEIVERS,
+        exclude_if=lambda value: value == (),
+        description="URLs that get one signed POST when the conversion has ended (docs/how-to/service/webhooks.md).",
+        examples=[["https://hooks.example/reshard"]],
+    ),
+    at_most(MOST_RECEIVERS),
+]
+
 Seconds = Annotated[float, Strict(), Field(ge=1, le=31_536_000)]
 
 
@@ -89,6 +106,7 @@ class JobOptions(RunLimits):
         description="Seconds that it may run without moving anything; at most the server's setting.",
     )
     labels: Labels = Field(default_factory=dict)
+    notify: Notify
 
 
 Deltas = Annotated[
@@ -399,6 +417,19 @@ class Conversion(Answer):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     revision: int = Field(description="Grows with every change; ids of events are revisions.")
+
+
+def short_reports(result: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Reports with the number of their tensors in place of ``tensors``."""
+    if result is None:
+        return None
+    return [
+        {
+            **{k: v for k, v in report.items() if k != "tensors"},
+            "tensor_count": len(report.get("tensors", ())),
+        }
+        for report in result
+    ]
 
 
 def result_url(conversion: str) -> str:

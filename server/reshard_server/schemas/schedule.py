@@ -19,7 +19,7 @@ from reshard_server.schemas.base import (
     Whole,
     shown_request,
 )
-from reshard_server.schemas.conversion import DeltaForm, Size, State, TargetRequests
+from reshard_server.schemas.conversion import DeltaForm, Notify, Size, State, TargetRequests
 
 
 class Clock(CheckpointChoice):
@@ -101,6 +101,7 @@ class ScheduleBody(RequestDocument):
     priority: Whole = Field(0, ge=-100, le=100)
     max_memory: Size | None = None
     workers: Whole | None = Field(None, ge=1, le=256)
+    notify: Notify
     paused: Flag = False
 
 

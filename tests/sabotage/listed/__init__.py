@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sabotage.listed import (
     arrays,
     conversion,
+    deliveries,
     deltas,
     engine,
     formats,
@@ -21,4 +22,5 @@ SABOTAGES: tuple[Sabotage, ...] = (
     *arrays.SABOTAGES,
     *maps.SABOTAGES,
     *deltas.SABOTAGES,
+    *deliveries.SABOTAGES,
 )

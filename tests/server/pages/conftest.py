@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 import reshard
+from tests.server.deliveries.receiver import secrets_file
 from tests.server.live import Live, live
 from tests.server.pages.chromium import PATIENCE_MILLISECONDS, SHOWN, chromium
 
@@ -42,5 +43,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     small = {"w": rng.random((64, 64), np.float32), "b": np.zeros(3, np.float32)}
     reshard.save(folder / "data" / "run" / "1", small, layout=layout)
     reshard.save(folder / "data" / "two", dict.fromkeys(("w1", "w2"), rng.random((64, 64))))
-    with live(folder, module="tests.server.patient", requests_per_minute=10**6) as found:
+    told = {
+        "notify_secrets_file": str(secrets_file(folder)),
+        "notify_private": ["127.0.0.0/8"],
+    }
+    with live(folder, module="tests.server.patient", requests_per_minute=10**6, **told) as found:
         yield found

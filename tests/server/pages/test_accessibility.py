@@ -47,6 +47,7 @@ def everything(server: Live) -> dict[str, str]:
         long = "with-a-name-that-is-much-too-long-for-the-window-of-a-telephone/" * 3
         targets = [{"target": f"data/{long}{n}", "mesh": "data=1,model=2"} for n in range(3)]
         body = {"source": "data/run/1", "targets": targets, "labels": {"k" * 64: "v" * 256}}
+        body["notify"] = [f"http://127.0.0.1:9/{long}"]  # no server listens there
         new = client.post(URL, json=body).json()["id"]
         with client.stream("GET", f"{URL}/{new}/events", timeout=90) as stream:
             assert "event: end" in stream.read().decode()

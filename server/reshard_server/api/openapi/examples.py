@@ -233,6 +233,23 @@ def _response(
 conversion_response = partial(_response, CONVERSION)
 """A response with a conversion: its description, and the names of its headers."""
 
+DELIVERY: dict[str, Any] = {
+    "id": f"{CONVERSION['id']}-9-0",
+    "event": f"{CONVERSION['id']}-9",
+    "outcome": "succeeded",
+    "url": "https://hooks.example/reshard",
+    "state": "waiting",
+    "tries": 2,
+    "status": 503,
+    "error": "the answer was 503; expected 2xx",
+    "created_at": "2026-11-21T03:01:00Z",
+    "next_at": "2026-11-21T03:01:31Z",
+    "ended_at": None,
+}
+
+delivery_response = partial(_response, DELIVERY)
+"""A response with a delivery."""
+
 ONE_DELTA: dict[str, Any] = {
     "old": "data/published/weight_v000006",
     "new": "data/run7/2000",

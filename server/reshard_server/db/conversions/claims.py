@@ -32,6 +32,7 @@ import sqlalchemy as sa
 from reshard_server.db.clock import clock_of, now_of
 from reshard_server.db.connections import notify
 from reshard_server.db.conversions.rows import count_ended, moved_bytes
+from reshard_server.db.deliveries import announce
 from reshard_server.db.tables import CONVERSIONS, EXECUTORS, TURNS
 from reshard_server.host_clock import host_seconds
 from reshard_server.schemas.conversion import Conversion, ProgressState
@@ -225,6 +226,7 @@ def finish(
             return False
         seconds = now - (now if row.started_at is None else row.started_at)
         count_ended(connection, state, seconds, moved_bytes(result))
+        announce(connection, [claim.conversion])
         notify(connection, "conversions")
     return True
 
@@ -263,16 +265,18 @@ _FREE: dict[str, None] = {"executor": None, "claim": None}
 def _release(connection: sa.Connection, where: tuple[sa.ColumnElement[bool], ...]) -> int:
     """Queues running conversions, and ends those to be cancelled; returns their number."""
     now = clock_of(connection).now()
-    free = CONVERSIONS.update().where(*where).returning(_C.started_at)
+    free = CONVERSIONS.update().where(*where).returning(_C.id, _C.started_at)
     next_revision = {"revision": _C.revision + 1}
     ended = free.where(_C.state == "cancelling").values(
         state="cancelled", ended_at=now, **next_revision, **_FREE
     )
     queued = free.where(_C.state == "running").values(state="queued", **next_revision, **_FREE)
-    starts = connection.scalars(ended).all()
-    for start in starts:
-        count_ended(connection, "cancelled", now - (now if start is None else start), 0)
-    number = len(starts) + len(connection.scalars(queued).all())
+    cancelled = connection.execute(ended).all()
+    for row in cancelled:
+        seconds = now - (now if row.started_at is None else row.started_at)
+        count_ended(connection, "cancelled", seconds, 0)
+    announce(connection, [row.id for row in cancelled])
+    number = len(cancelled) + len(connection.scalars(queued).all())
     if number:
         notify(connection, "conversions")
     return number

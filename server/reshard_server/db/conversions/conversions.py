@@ -27,10 +27,16 @@ import sqlalchemy as sa
 
 from reshard_server.db.clock import clock_of
 from reshard_server.db.connections import notify
-from reshard_server.db.conversions.rows import ENDED, conversion_of, count_ended
+from reshard_server.db.conversions.rows import (
+    ENDED,
+    OF_A_CONVERSION,
+    conversion_of,
+    count_ended,
+)
+from reshard_server.db.deliveries import announce
 from reshard_server.db.documents import bytes_of, fitting, page_key, page_token, readable, recorded
 from reshard_server.db.stored.kinds import pin_stored
-from reshard_server.db.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPOTENCY
+from reshard_server.db.tables import CONVERSION_LABELS, CONVERSIONS
 from reshard_server.schemas.conversion import Conversion, ConversionPage, JobRequest, State
 
 _C = CONVERSIONS.c
@@ -214,6 +220,7 @@ def request_cancel(db: sa.Engine, conversion: str) -> Conversion | None:
         if _set(connection, conversion, {"queued"}, {"state": "cancelled", "ended_at": now}):
             start = connection.scalar(sa.select(_C.started_at).where(_C.id == conversion))
             count_ended(connection, "cancelled", max(0.0, now - (start or now)), 0)
+            announce(connection, [conversion])
         else:
             _set(connection, conversion, {"running"}, {"state": "cancelling"})
     return get(db, conversion)
@@ -237,7 +244,7 @@ def delete(db: sa.Engine, conversion: str) -> bool:
         )
         if not gone.rowcount:
             return False
-        for table in (CONVERSION_LABELS, IDEMPOTENCY):
+        for table in OF_A_CONVERSION:
             connection.execute(table.delete().where(table.c.conversion == conversion))
     return True
 

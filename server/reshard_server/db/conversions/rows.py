@@ -14,7 +14,13 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 
 from reshard_server.db.documents import read, unreadable
-from reshard_server.db.tables import CONVERSION_LABELS, CONVERSIONS, ENDED_TOTALS, IDEMPOTENCY
+from reshard_server.db.tables import (
+    CONVERSION_LABELS,
+    CONVERSIONS,
+    DELIVERIES,
+    ENDED_TOTALS,
+    IDEMPOTENCY,
+)
 from reshard_server.schemas.conversion import (
     Conversion,
     JobRequest,
@@ -59,12 +65,15 @@ def moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
+OF_A_CONVERSION = (CONVERSION_LABELS, IDEMPOTENCY, DELIVERIES)
+"""Tables whose rows are deleted with their conversion."""
+
 BATCH = 500
 """Rows per transaction, so that requests need not wait long."""
 
 
 def remove_ended(db: sa.Engine, before: float) -> int:
-    """Deletes conversions that ended before a time, with their labels and keys; returns their number."""
+    """Deletes conversions that ended before a time, with what belongs to them; returns their number."""
     gone = 0
     while number := _remove_some(db, before):
         gone += number
@@ -75,7 +84,7 @@ def _remove_some(db: sa.Engine, before: float) -> int:
     ended = CONVERSIONS.c.state.in_(ENDED) & (CONVERSIONS.c.ended_at < before)
     with db.begin() as connection:
         ids = list(connection.scalars(sa.select(CONVERSIONS.c.id).where(ended).limit(BATCH)))
-        for table in (CONVERSION_LABELS, IDEMPOTENCY):
+        for table in OF_A_CONVERSION:
             connection.execute(table.delete().where(table.c.conversion.in_(ids)))
         # Checked again: one may have been queued again in between.
         return connection.execute(
