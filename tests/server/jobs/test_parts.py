@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ import reshard
 from tests.campaigns import campaign
 from tests.server.jobs.hosts import Hosts, wait_until
 from tests.server.jobs.world import World
-from tests.server.live import PATIENCE_SECONDS
+from tests.server.live import PATIENCE_SECONDS, environment
 from tests.server.postgres import Postgres, start_postgres
 from tests.server.proxy import proxied
 
@@ -112,15 +113,10 @@ def test_a_host_with_a_label_takes_what_asks_for_it_and_ends_in_order(shared_hos
 
 def test_a_second_host_on_one_state_folder_is_refused(hosts: Hosts) -> None:
     hosts.start("serve")
-    words = [
-        "reshard",
-        "work",
-        "--state",
-        str(hosts.state),
-        "--root",
-        f"data={hosts.folder / 'data'}",
-    ]
-    refused = subprocess.run(words, capture_output=True, text=True, check=False)
+    words = [sys.executable, "-m", "reshard", "work", "--state", str(hosts.state)]
+    refused = subprocess.run(
+        words, env=environment(), cwd=hosts.folder, capture_output=True, text=True, check=False
+    )
     assert refused.returncode == 1
     assert "works on the state folder" in refused.stderr
     assert "let both share a Postgres (database_url)" in refused.stderr
