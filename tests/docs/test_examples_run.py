@@ -55,7 +55,8 @@ ON_CHECKPOINTS = [
     line
     for command, lines in HELP.items()
     for line in lines
-    if command not in ("serve", "jobs", "rules", "recipes", "demo", "doctor", "clean", "commit")
+    if command
+    not in ("serve", "work", "jobs", "rules", "recipes", "demo", "doctor", "clean", "commit")
     and not any(option in line for option in ("--server", "--ray", "--part"))
 ]
 
@@ -247,6 +248,7 @@ def test_every_command_has_examples_and_they_are_those_that_are_typed() -> None:
     assert all(HELP.values())
     assert {line.split()[1] for line in ON_CHECKPOINTS} == set(HELP) - {
         "serve",
+        "work",
         "jobs",
         "rules",
         "recipes",
@@ -296,6 +298,10 @@ def test_the_examples_of_a_server_work(runs: Path, tmp_path: Path) -> None:
             done = shell(tmp_path, typed.replace("http://checkpoints:8080", url))
             assert done.code == 0, done.said
         check_jobs(tmp_path, url)
+    (work,) = HELP["work"]
+    until_it_works = "until grep -q 'reshard works: 2 at once' log3; do sleep 0.05; done"
+    worked = shell(tmp_path, f"{work} 2> log3 & {until_it_works}; kill $!; wait $!")
+    assert worked.code == 0, (tmp_path / "log3").read_text()
     assert reshard.verify(data / "run" / "1000", data / "served").differences == 0
     words = by_root.replace("/srv/checkpoints", str(data)).split()[1:]
     with serving([*words, "--state", str(tmp_path / "other")], tmp_path, tmp_path / "log2") as url:
