@@ -16,8 +16,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from reshard_server.auth.limits import Streams
-from reshard_server.db.conversions.conversions import count_by_state, moving_bytes
+from reshard_server.db.conversions.conversions import count_by_state
 from reshard_server.db.conversions.rows import BUCKET_SECONDS, Total, totals
+from reshard_server.db.conversions.workload import Workload, workload
 from reshard_server.db.deliveries import count_deliveries
 from reshard_server.schemas.delivery import DeliveryState
 
@@ -64,6 +65,7 @@ class _Records(Collector):
         try:
             families = [
                 *_states(self.database),
+                *_workload(workload(self.database)),
                 *_ended(totals(self.database)),
                 _deliveries(self.database),
             ]
@@ -83,9 +85,26 @@ def _states(database: sa.Engine) -> Iterator[Metric]:
     queued = counts.get("queued", 0)
     yield states
     yield GaugeMetricFamily("reshard_queue_depth", "Waiting conversions.", value=queued)
-    yield GaugeMetricFamily(
-        "reshard_moving_bytes", "Bytes moved so far by running conversions.", moving_bytes(database)
-    )
+
+
+def _workload(now: Workload) -> Iterator[Metric]:
+    for name, said, value in (
+        ("moving_bytes", "Bytes moved so far by running conversions.", now.moved_bytes),
+        ("waiting_slots", "Conversions, parts and commits that wait for a host.", now.waiting),
+        ("left_bytes", "Bytes that running conversions have still to move.", now.left_bytes),
+        ("bytes_per_second", "Bytes per second of all that runs.", now.bytes_per_second),
+    ):
+        yield GaugeMetricFamily(f"reshard_{name}", said, value=value)
+    parts = "Parts of conversions that have not ended, by state."
+    for name, said, label, found in (
+        ("parts", parts, "state", {state: now.parts.get(state, 0) for state in STATES}),
+        ("host_slots", "What a live host runs at once.", "host", now.slots),
+        ("host_running", "What a live host runs now.", "host", now.running),
+    ):
+        family = GaugeMetricFamily(f"reshard_{name}", said, labels=[label])
+        for each, value in sorted(found.items()):
+            family.add_metric([each], value)
+        yield family
 
 
 def _deliveries(database: sa.Engine) -> Metric:
