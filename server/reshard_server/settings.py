@@ -167,6 +167,17 @@ class KubernetesSettings(BaseModel):
     )
 
 
+class RaySettings(BaseModel):
+    """The Ray cluster that does the parts of conversions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str = Field(
+        description="Its address, such as 10.0.0.1:6379, or auto for the cluster of each host.",
+        min_length=1,
+    )
+
+
 class EngineSettings(BaseModel):
     """The places, besides the server's own processes, that do the parts of conversions."""
 
@@ -175,6 +186,7 @@ class EngineSettings(BaseModel):
     kubernetes: KubernetesSettings | None = Field(
         None, description="A Kubernetes cluster, with an Indexed Job for each conversion."
     )
+    ray: RaySettings | None = Field(None, description="A Ray cluster, with a task for each part.")
 
 
 class Settings(BaseSettings):
@@ -329,7 +341,7 @@ class Settings(BaseSettings):
     )
     engines: EngineSettings | None = Field(
         None,
-        description="Places that do the parts of large conversions, by kind: kubernetes is a cluster.",
+        description="Places that do the parts of large conversions, by kind: ray and kubernetes are clusters.",
     )
     metrics_open: bool = Field(False, description="/metrics needs no token.")
     drain_seconds: float = Field(

@@ -298,6 +298,14 @@ def check_job(serving: Checking, caller: Caller, request: JobRequest) -> None:
             f"parts is {request.parts!r}, but a delta is made, and deltas are applied, by one process; leave parts out",
             "/parts",
         )
+    engines = serving.settings.engines
+    if request.engine != "replicas" and getattr(engines, request.engine, None) is None:
+        raise ProblemError(
+            INVALID,
+            f"engine is {request.engine!r}, but this server knows no such cluster; leave engine out, so that the hosts of the service do the parts, "
+            f"or have the setting engines.{request.engine} made",
+            "/engine",
+        )
     if isinstance(request, OneDelta):
         _check_delta(serving, caller, request)
     else:

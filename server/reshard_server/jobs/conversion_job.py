@@ -74,6 +74,7 @@ from reshard_server.jobs.attempt import (
     attempt,
 )
 from reshard_server.jobs.check_request import Checking, check_job, choose_step
+from reshard_server.jobs.on_kubernetes import do_parts, forget_job
 from reshard_server.schemas.conversion import (
     Conversion,
     DeltaForm,
@@ -85,7 +86,7 @@ from reshard_server.schemas.conversion import (
     library_options,
     targets_of,
 )
-from reshard_server.settings import MIB, Settings
+from reshard_server.settings import MIB, KubernetesSettings, Settings
 from reshard_server.worker.children import Children
 from reshard_server.worker.wording import Wording
 
@@ -180,6 +181,7 @@ class _Attempts:
         deaths: the number of child processes that died, without those of servers that died: the conversion did not kill them.
         last_progress: the last progress of any attempt.
         waits_for_target: True if the last attempt found the target locked by an earlier attempt's child.
+        parts_done: True once an engine has done all parts, which are to be committed.
     """
 
     settings: Settings
@@ -189,6 +191,7 @@ class _Attempts:
     deaths: int = 0
     waits_for_target: bool = False
     last_progress: ProgressState | None = None
+    parts_done: bool = False
 
     def run(self) -> Order:
         """Attempts, until the row has its end ("continue") or there is an order to stop."""
@@ -219,13 +222,34 @@ class _Attempts:
         claim = self.claim
         has_moved = claims.has_moved(claim.db, claim.claim)
         document = make_child_request(
-            claim.db, self.settings, self.roots, conversion, begun=has_moved, claim=claim.claim
+            claim.db,
+            self.settings,
+            self.roots,
+            conversion,
+            begun=has_moved,
+            claim=claim.claim,
+            parts_done=self.parts_done,
         )
         if not self.waits_for_target and not claim.begin_attempt():
             state = claims.state_of(claim.db, claim.claim)
             return Interrupted("cancel" if state == "cancelling" else "lost")
         LOG.info("an attempt begins")
-        return attempt(document, claim, limits, self.children)
+        outcome = attempt(document, claim, limits, self.children)
+        cluster = cluster_of(self.settings, conversion.request)
+        if cluster is None:
+            return outcome
+        if isinstance(outcome, Begun):
+            target = document["targets"][0]["target"]
+            ended = (
+                None if outcome.already_done else do_parts(cluster, claim, target, outcome, limits)
+            )
+            if ended is not None:
+                return ended
+            self.parts_done = True
+            return self.attempt_once(conversion, limits)
+        if not isinstance(outcome, Interrupted | Died):
+            forget_job(cluster, conversion.id)
+        return outcome
 
     def judge(
         self, conversion: Conversion, outcome: Converted | Begun | Refused | Died | TimedOut
@@ -330,13 +354,19 @@ Work = Literal["convert", "begin", "join", "commit"]
 """convert: all in one child. begin: the parts are planned and queued. join: one part. commit: all parts are published."""
 
 
-def work_of(claim: Claim | None, request: JobRequest) -> Work:
-    """What a child does under a claim. This is the only place that chooses by the request's engine."""
+def work_of(claim: Claim | None, request: JobRequest, *, parts_done: bool = False) -> Work:
+    """The work of a child under a claim; with Ray one child schedules the parts. ``parts_done``: an engine has done all parts."""
     if claim is not None and claim.part is not None:
         return "join"
-    if claim is not None and claim.commits:
+    if parts_done or (claim is not None and claim.commits):
         return "commit"
-    return "begin" if request.parts is not None and request.engine == "replicas" else "convert"
+    return "begin" if request.parts is not None and request.engine != "ray" else "convert"
+
+
+def cluster_of(settings: Settings, request: JobRequest) -> KubernetesSettings | None:
+    """The cluster that does the parts of a conversion; None if none does."""
+    is_asked = request.parts is not None and request.engine == "kubernetes"
+    return settings.engines.kubernetes if is_asked and settings.engines is not None else None
 
 
 def limits_of(settings: Settings, request: JobRequest, claim: Claim | None) -> tuple[int, int]:
@@ -357,12 +387,14 @@ def make_child_request(
     *,
     begun: bool,
     claim: Claim | None = None,
+    parts_done: bool = False,
 ) -> dict[str, Any]:
     """The document that the child reads from stdin.
 
     Args:
         begun: True if an attempt already moved data; then ``restart`` throws nothing away.
         claim: says which part it is, if any, and its limits.
+        parts_done: as of ``work_of``.
 
     Raises ProblemError if a path may no longer be used, LayoutError if a layout or a map no longer exists.
     """
@@ -380,10 +412,14 @@ def make_child_request(
     else:
         deltas = getattr(request, "deltas", ())
         work = {"deltas": [str(roots.recheck(each)) for each in deltas]}
-    if (asked := work_of(claim, request)) == "begin":
+    if (asked := work_of(claim, request, parts_done=parts_done)) == "begin":
         number = conversion.request.parts if claim is None or not claim.parts else claim.parts
         hosts = max(1, slots_for(db, budget, request.host_labels))
         work["begin"] = {"hosts": hosts} if number == "auto" else {"parts": number}
+    elif request.parts is not None and request.engine == "ray" and settings.engines is not None:
+        parts = None if request.parts == "auto" else request.parts
+        ray = settings.engines.ray
+        work["ray"] = {"address": ray.address if ray else "auto", "parts": parts}
     elif claim is not None and asked != "convert":
         work[asked] = f"{claim.part}/{claim.parts}" if asked == "join" else True
     return {

@@ -80,8 +80,7 @@ Notify = Annotated[
 ]
 
 Parts = Literal["auto"] | Annotated[int, Strict(), Field(ge=1, le=MAX_PARTS)]
-Engine = Literal["replicas"]
-"""``jobs.conversion_job.work_of`` is the place that chooses by it."""
+Engine = Literal["replicas", "ray", "kubernetes"]
 
 Seconds = Annotated[float, Strict(), Field(ge=1, le=31_536_000)]
 

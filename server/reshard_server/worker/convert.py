@@ -148,7 +148,14 @@ def _run(
             request["source"], request["deltas"], targets[0].target, **options, **shared
         )
         return (made,), made.read_bytes
-    all_made = reshard.convert_all(request["source"], targets, **shared)
+    if (ray := request.get("ray")) is None:
+        all_made = reshard.convert_all(request["source"], targets, **shared)
+        return all_made.reports, all_made.read_bytes
+    from reshard.executors.ray import RayExecutor
+
+    with RayExecutor(ray["address"]) as executor:
+        ways = {"executor": executor, "parts": ray["parts"]}
+        all_made = reshard.convert_all(request["source"], targets, **shared, **ways)
     return all_made.reports, all_made.read_bytes
 
 
