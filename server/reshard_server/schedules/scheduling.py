@@ -34,6 +34,7 @@ from reshard_server.schemas.conversion import (
     JobRequest,
     OneDelta,
     OneTarget,
+    PartOptions,
     SeveralTargets,
     TargetRequest,
     targets_of,
@@ -234,6 +235,7 @@ def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> JobRequest:
         "priority": body.priority,
         "labels": labels,
         "notify": body.notify,
+        **body.model_dump(include=set(PartOptions.model_fields)),
     }
     if body.delta is not None and occasion.old is not None:
         return _delta(body.delta, targets[0], occasion.old, shared)

@@ -19,7 +19,14 @@ from reshard_server.schemas.base import (
     Whole,
     shown_request,
 )
-from reshard_server.schemas.conversion import DeltaForm, Notify, Size, State, TargetRequests
+from reshard_server.schemas.conversion import (
+    DeltaForm,
+    Notify,
+    PartOptions,
+    Size,
+    State,
+    TargetRequests,
+)
 
 
 class Clock(CheckpointChoice):
@@ -78,7 +85,7 @@ class PublishedVersions(DeltaForm):
     )
 
 
-class ScheduleBody(RequestDocument):
+class ScheduleBody(PartOptions):
     """The times of conversions, and their targets.
 
     In a target ``{step}`` stands for the step, ``{time}`` for when it was due (20261121T030000Z), and
