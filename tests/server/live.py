@@ -64,12 +64,19 @@ def environment() -> dict[str, str]:
 
 def settings_file(folder: Path, **settings: Any) -> Path:
     """Settings as TOML, with the tokens of the tests."""
-    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    lines = [f"{name} = {toml_of(value)}" for name, value in settings.items()]
     for token in token_documents():
         lines += ["[[tokens]]", *(f"{name} = {json.dumps(value)}" for name, value in token.items())]
     file = folder / "settings.toml"
     file.write_text("\n".join(lines))
     return file
+
+
+def toml_of(value: Any) -> str:
+    """A value as TOML, on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name} = {toml_of(one)}' for name, one in value.items())}}}"
+    return json.dumps(value)
 
 
 @contextmanager
