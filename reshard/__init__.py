@@ -28,7 +28,15 @@ from reshard.api.inspection import (
     steps,
 )
 from reshard.api.restoring import open_checkpoint, restore
-from reshard.api.targets import clean, commit, convert_part, doctor
+from reshard.api.targets import (
+    begin_parts,
+    clean,
+    commit,
+    commit_all,
+    convert_part,
+    doctor,
+    join_part,
+)
 from reshard.api.verification import diff, fingerprint, verify
 from reshard.arguments import DeltaChecksum, DeltaEncoding, DeltaReceiver, MissingChunks, Unlisted
 from reshard.conversion.options import Check, ConvertOptions, FormatName, IdentityMode, Target
@@ -76,13 +84,13 @@ if TYPE_CHECKING:
     )
     from reshard.conversion.planned_tensor import PlannedTensor
     from reshard.conversion.report import (
+        BegunParts,
         ConversionReport,
         IdentityReport,
         MultiReport,
         PartReport,
         RequestReport,
         TensorReport,
-        TimeReport,
     )
     from reshard.deltas.report import DeltaReport, DeltaTensor
     from reshard.deltas.versions import CleanedVersions, VersionInfo
@@ -134,6 +142,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrayProof",
+    "BegunParts",
     "Box",
     "BucketCheck",
     "BucketReport",
@@ -229,7 +238,6 @@ __all__ = [
     "TensorStream",
     "TensorVerdict",
     "TimePlan",
-    "TimeReport",
     "TreeError",
     "Unlisted",
     "VariableError",
@@ -241,11 +249,13 @@ __all__ = [
     "WeightsIdentity",
     "__version__",
     "apply",
+    "begin_parts",
     "check_arguments",
     "checkpoint_format",
     "clean",
     "clean_versions",
     "commit",
+    "commit_all",
     "convert",
     "convert_all",
     "convert_part",
@@ -260,6 +270,7 @@ __all__ = [
     "inspect_run",
     "inspect_versions",
     "is_checkpoint",
+    "join_part",
     "layout_map_scope",
     "list_devices",
     "locate",
@@ -279,6 +290,7 @@ __all__ = [
 
 _LAZY = {
     "ArrayProof": "reshard.saving.prove_arrays",
+    "BegunParts": "reshard.conversion.report",
     "Box": "reshard.geometry.grid",
     "BucketCheck": "reshard.storage.buckets.doctor",
     "BucketReport": "reshard.storage.buckets.doctor",
@@ -341,7 +353,6 @@ _LAZY = {
     "TensorStream": "reshard.streaming.tensor_stream",
     "TensorVerdict": "reshard.verification.reports",
     "TimePlan": "reshard.planning.estimates",
-    "TimeReport": "reshard.conversion.report",
     "Verification": "reshard.verification.reports",
     "WeightsIdentity": "reshard.identity.weights_identity",
     "VersionInfo": "reshard.deltas.versions",

@@ -47,10 +47,10 @@ PUBLIC_MODULES = (
     "reshard.geometry.sizes", "reshard.identity.envelope", "reshard.identity.identity_file", "reshard.identity.leaf_tree",
     "reshard.identity.slice_proof", "reshard.inspection.checkpoint_info", "reshard.layout.bridges.from_keras", "reshard.layout.changes",
     "reshard.layout.layout_text", "reshard.layout.shard_picture", "reshard.maps.read_map", "reshard.options", "reshard.planning.rules", "reshard.storage.location",
-    "reshard.storage.targets", "reshard.streaming.tensor_stream", "reshard.verification.reports",
+    "reshard.storage.parts", "reshard.storage.targets", "reshard.streaming.tensor_stream", "reshard.verification.reports",
 )  # fmt: skip
 SERVER_ORDER = (
-    "serve", "app", "refuse_before_body", "pages", "api", "middleware", "resources", "services", "schedules", "jobs",
+    "work", "serve", "app", "refuse_before_body", "pages", "api", "middleware", "resources", "services", "schedules", "jobs",
     "worker", "observability", "auth", "db", "schemas settings", "errors host_clock",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 from reshard.arguments import check_positive, takes_options
 from reshard.conversion.options import Target
 from reshard.engine.limits import limits_of
+from reshard.errors import PlanError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from reshard.engine.limits import Limits
     from reshard.engine.progress import Progress
     from reshard.formats.choose import Step
+    from reshard.formats.registry import CheckpointPath
 
 
 @takes_options(Target)
@@ -132,6 +134,7 @@ def convert(
     workers: int | None = None,
     max_growth: float | None = None,
     executor: Executor | None = None,
+    parts: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     before_publish: Callable[[str], None] | None = None,
     **options: Unpack[ConvertOptions],
@@ -143,11 +146,13 @@ def convert(
 
     Args:
         step, item, unlisted, max_memory, workers, max_growth: as for ``plan``.
-        executor: runs the tasks, in processes on any host that sees source and target. ``max_memory`` and ``workers`` are those of
-            all of its workers together; with a ``RayExecutor`` (``reshard.executors.ray``) those of each host. With None tasks run
-            in threads; for a large conversion with more than four workers, in threads of new processes, which import no code
-            of the caller's program.
-        progress: called after each task, from the calling thread.
+        executor: does parts of the conversion, in processes on any host that sees source and target; ``max_memory`` and ``workers`` are
+            then those of a part. A ``ThreadPoolExecutor`` runs the tasks, unless ``parts`` is given. With None tasks run in threads of this
+            process; for a large conversion with more than four workers, in threads of new processes, which import no code of the caller's
+            program.
+        parts: their number, with an executor. With None it is six for each of the executor's ``hosts`` (``RayExecutor`` has this attribute;
+            others count as one host), and fewer for a small conversion.
+        progress: called after each task, from the calling thread; with parts several times a second.
         before_publish: called with the target's path when the target is complete, checked and synced, right before it
             appears. If it raises, nothing is published, and the same call resumes at this point.
         options: layout, mesh, select, cast, check and so on; ``reshard.ConvertOptions`` documents them.
@@ -161,11 +166,13 @@ def convert(
     from reshard.conversion.convert import convert_targets
     from reshard.formats.choose import choose_checkpoint
 
-    checked = check_target(
-        Target(target, **options),
-        limits_of(max_memory, workers, source, target, max_growth=max_growth),
-    )
+    limits = limits_of(max_memory, workers, source, target, max_growth=max_growth)
+    asked = Target(target, **options)
+    checked = check_target(asked, limits)
     chosen = choose_checkpoint(source, step, item, "source", unlisted)
+    if (on := _executor_of_parts(executor, parts)) is not None:
+        hooks = (progress, before_publish)
+        return _in_parts(chosen, [asked], limits, on, parts, hooks).reports[0]
     return convert_targets(chosen, [checked], executor, progress, before_publish).reports[0]
 
 
@@ -180,6 +187,7 @@ def convert_all(
     workers: int | None = None,
     max_growth: float | None = None,
     executor: Executor | None = None,
+    parts: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     before_publish: Callable[[str], None] | None = None,
 ) -> MultiReport:
@@ -193,7 +201,7 @@ def convert_all(
         targets: no target may be the source or another target, or lie in one of them.
         step, item, unlisted: as for ``inspect``.
         max_memory: of the whole run, all targets together.
-        workers, max_growth, executor: as for ``convert``.
+        workers, max_growth, executor, parts: as for ``convert``.
         progress: as for ``convert``; it gets the sums of all targets.
         before_publish: called for each target; as for ``convert``.
 
@@ -208,7 +216,43 @@ def convert_all(
     limits = limits_of(max_memory, workers, source, *_places(targets), max_growth=max_growth)
     checked = check_targets(targets, limits)
     chosen = choose_checkpoint(source, step, item, "source", unlisted)
+    if (on := _executor_of_parts(executor, parts)) is not None:
+        hooks = (progress, before_publish)
+        return _in_parts(chosen, targets, limits, on, parts, hooks)
     return convert_targets(chosen, checked, executor, progress, before_publish)
+
+
+def _executor_of_parts(executor: Executor | None, parts: int | None) -> Executor | None:
+    """The executor, if it does parts; PlanError for arguments that make no sense together."""
+    from concurrent.futures import Executor, ThreadPoolExecutor
+
+    if not isinstance(executor, Executor | None):
+        raise PlanError(
+            f"executor is {executor!r}; expected a concurrent.futures.Executor, or None for threads"
+        )
+    if parts is not None:
+        check_positive("parts", parts, "parts that an executor does, such as 16")
+        if executor is None:
+            raise PlanError(
+                f"parts is {parts}, but nothing is given that does them; give an executor, or do each part in a process of its own "
+                "(convert_part) and commit"
+            )
+    return None if parts is None and isinstance(executor, ThreadPoolExecutor) else executor
+
+
+def _in_parts(
+    chosen: CheckpointPath,
+    targets: Sequence[Target],
+    limits: Limits,
+    executor: Executor,
+    parts: int | None,
+    hooks: tuple[Callable[[Progress], None] | None, Callable[[str], None] | None],
+) -> MultiReport:
+    from reshard.conversion.conversion_key import plainly
+    from reshard.conversion.parts.on_executor import convert_in_parts
+
+    checked, options = plainly(targets, limits)
+    return convert_in_parts(chosen, checked, options, executor, parts, *hooks)
 
 
 def _places(targets: object) -> list[object]:

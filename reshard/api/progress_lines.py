@@ -74,9 +74,9 @@ def _line(progress: Progress, seconds: float) -> str:
 
 
 def hosts_text(progress: Progress) -> str:
-    """The number of other hosts that have done something, as text; "" for none."""
+    """The number of hosts that have done something, as text; "" in a run without parts."""
     count = len(progress.hosts)
-    return f", {count} other {'host' if count == 1 else 'hosts'}" if count else ""
+    return f", {count} {'host' if count == 1 else 'hosts'}" if count else ""
 
 
 def going_on(progress: Progress) -> str:

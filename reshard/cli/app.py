@@ -31,9 +31,9 @@ from reshard.version import __version__
 
 COMMANDS = {
     "inspect": "inspection", "steps": "inspection", "layout": "inspection", "plan": "conversion", "convert": "conversion", "delta": "deltas",
-    "apply": "deltas", "rules": "rules", "recipes": "rules", "commit": "targets", "verify": "verification", "diff": "verification",
+    "apply": "deltas", "rules": "rules", "recipes": "rules", "part": "targets", "commit": "targets", "verify": "verification", "diff": "verification",
     "fingerprint": "verification", "identify": "identity", "sign": "identity", "doctor": "targets", "clean": "targets", "serve": "serve",
-    "jobs": "jobs", "demo": "demo",
+    "work": "serve", "jobs": "jobs", "demo": "demo",
 }  # fmt: skip
 """The commands, in the order of the help, each with its module of ``reshard.cli.commands``.
 

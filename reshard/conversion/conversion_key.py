@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from reshard.arguments import Unlisted
-from reshard.conversion.check_target import AS_ASKED, CheckedTarget, check_target
+from reshard.conversion.check_target import AS_ASKED, CheckedTarget, check_target, check_targets
 from reshard.conversion.declared_options import OF_EVERY_FORMAT
 from reshard.conversion.options import Target
 from reshard.engine.limits import Limits
@@ -214,6 +214,18 @@ def _shown(setting: str | None) -> str:
     if setting is None:
         return "unknown"
     return setting if len(setting) <= MAX_SHOWN else f"{setting[:MAX_SHOWN]}…"
+
+
+def plainly(
+    asked: Sequence[Target], limits: Limits
+) -> tuple[list[CheckedTarget], list[dict[str, Any]]]:
+    """Targets as processes on other hosts know them: checked, and the options of each as plain data.
+
+    PlanError for a layout that no layout file can express.
+    """
+    as_files = [as_layout_file(one) for one in asked]
+    checked = check_targets(as_files, limits)
+    return checked, [plain_options(a, c) for a, c in zip(as_files, checked, strict=True)]
 
 
 def plain_options(asked: Target, checked: CheckedTarget) -> dict[str, Any]:

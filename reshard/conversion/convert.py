@@ -29,7 +29,6 @@ from reshard.conversion.open_target import (
     open_output,
     open_result,
     open_target,
-    open_to_tasks,
     removed_once_published,
 )
 from reshard.conversion.prove import finish_target, publish_target
@@ -38,13 +37,12 @@ from reshard.conversion.resumed import begin_or_resume
 from reshard.conversion.run import Feature, Run, features_of_run, start_run
 from reshard.engine.books import TargetRun
 from reshard.engine.error_context import about_target
-from reshard.engine.executor import hosts_of, is_own, opened
 from reshard.engine.output import TargetOutput
 from reshard.engine.progress import Progress
 from reshard.engine.read_tasks import ALL
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
-from reshard.errors import PlanError, ResumeError, TargetExistsError
+from reshard.errors import ResumeError, TargetExistsError
 from reshard.formats.base import Reader
 from reshard.formats.names import IDENTITY_NAME
 from reshard.formats.registry import CheckpointPath
@@ -63,12 +61,8 @@ def convert_targets(
 ) -> MultiReport:
     """Converts to all targets, resumes an interrupted run of the same conversion, or finds that it is done.
 
-    Every target appears whole or not at all, one after the other once all tasks are done.
+    Every target appears whole or not at all, one after the other once all tasks are done. ``executor``: threads of this process.
     """
-    if not isinstance(executor, Executor | None):
-        raise PlanError(
-            f"executor is {executor!r}; expected a concurrent.futures.Executor, or None for threads"
-        )
     source, targets = local_paths(chosen.path, targets)
     run = start_run(chosen, targets, progress, executor, before_publish)
     log("converting %r to %s", source, ", ".join(repr(target.target) for target in targets))
@@ -89,12 +83,12 @@ def convert_targets(
 def run_conversion(run: Run[ConversionReport]) -> None:
     """Does what is left of a conversion, step by step, and notes the reports."""
     note_source(run)
-    find_finished(run, _report_finished)
+    find_finished(run, report_finished)
     if not run.is_unfinished:
         return
     places = [target.target for target in run.targets]
-    features = features_of_run(run.source, places, run.executor)
-    plan = open_and_plan(run, _report_finished, features)
+    features = features_of_run(run.source, places)
+    plan = open_and_plan(run, report_finished, features)
     left, limits = to_carry_out(run, plan), plan.limits(run.executor)
     check_space(left)
     outputs = [open_output(each, limits) for each in left]
@@ -138,14 +132,14 @@ def find_finished(run: Run[Any], report: Found) -> bool:
     return len(run.reports) > before
 
 
-def _report_finished(run: Run[ConversionReport], number: int, result: Reader) -> None:
+def report_finished(run: Run[ConversionReport], number: int, result: Reader) -> None:
     """Reports a target that an earlier run finished, with the identity that this one asks for; removes what that run left."""
     target = run.targets[number]
     clean_published(target, run.keys[number])
-    _note_finished(run, number, result)
+    note_finished(run, number, result)
 
 
-def _note_finished(run: Run[ConversionReport], number: int, result: Reader) -> None:
+def note_finished(run: Run[ConversionReport], number: int, result: Reader) -> None:
     """Notes the report of a target that an earlier run finished; errors as for ``finished_identity``."""
     from reshard.conversion.identity import finished_identity
 
@@ -194,7 +188,7 @@ def _is_published_meanwhile(run: Run[ConversionReport], target: OpenTarget) -> b
     if result is None:
         return False
     abort_own(target.transaction, planned.key)
-    _note_finished(run, planned.number, result)
+    note_finished(run, planned.number, result)
     return True
 
 
@@ -210,29 +204,28 @@ def _begin(target: OpenTarget) -> None:
             )
         remove_parts(planned.place, options.state)
     begin_or_resume(target)
-    open_to_tasks(target)
 
 
 def do_tasks(
     run: Run[Any], plan: JointPlan, targets: Sequence[OpenTarget], part: Part = ALL
 ) -> None:
     """Runs the tasks that are left of a part of the plan, and records them."""
-    total = plan.total
-    runs: list[TargetRun | None] = [None] * len(run.targets)
-    for target in targets:
-        runs[target.planned.number] = target
-    workers = 0 if is_own(run.executor) else total.workers * hosts_of(run.executor)
-    batches = task_batches(total, [plan.reader], runs, part, workers_elsewhere=workers)
+    total, runs = plan.total, numbered(run, targets)
+    batches = task_batches(total, [plan.reader], runs, part)
     with ExitStack() as unfinished:
         for target in targets:
             if target.output.uploads is not None:
                 unfinished.callback(target.output.uploads.abort)
-            unfinished.callback(target.transaction.close_to_tasks)
         limits = (total.max_memory, total.workers)
-        unfinished.enter_context(opened(run.executor, *limits, total.processes))
-        for feature in plan.features:
-            feature.begin(run, targets)
         run.read_bytes = run_batches(batches, runs, *limits, run.executor, total.processes)
+
+
+def numbered(run: Run[Any], targets: Sequence[OpenTarget]) -> list[TargetRun | None]:
+    """The open targets at their numbers in the run; None for one that needs no task."""
+    runs: list[TargetRun | None] = [None] * len(run.targets)
+    for target in targets:
+        runs[target.planned.number] = target
+    return runs
 
 
 def prove_and_publish(run: Run[ConversionReport], plan: JointPlan, target: OpenTarget) -> None:

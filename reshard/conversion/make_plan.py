@@ -31,7 +31,6 @@ from reshard.conversion.target_content import (
     refuse_parted_weights,
 )
 from reshard.engine.error_context import about_target
-from reshard.engine.executor import HostsExecutor, is_own
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_TENSOR, open_to_convert
 from reshard.formats.base import Form, Reader, TargetCheckpoint
@@ -78,7 +77,6 @@ class TargetPlan(Struct, frozen=True):
         reader: the open source.
         checkpoint: the content to write.
         summary: as a caller gets it.
-        by_hosts: true if tasks run in processes that may outlive this one, perhaps on other hosts.
         key: of this conversion, with its plan; ``NO_KEY`` before it is to be carried out.
     """
 
@@ -88,7 +86,6 @@ class TargetPlan(Struct, frozen=True):
     reader: Reader
     checkpoint: TargetCheckpoint
     summary: ConversionPlan
-    by_hosts: bool = False
     key: ConversionKey = NO_KEY
 
     @property
@@ -211,11 +208,10 @@ def plan_targets(
     targets share a read, and how, must not depend on how far an earlier run came.
 
     Args:
-        by_hosts: other processes write the target too, so that each file is written by one task, or by one batch.
+        by_hosts: parts write the target, so that each file is written by one task, or by one batch.
         features: those that the run has besides the ones that options and source ask for.
     """
     reader = open_to_convert(chosen, targets[0].max_memory, len(targets))
-    by_hosts = by_hosts or not is_own(executor)
     names = [target.target if len(targets) > 1 else None for target in targets]
     forms = []
     for number, (name, target) in enumerate(zip(names, targets, strict=True)):
@@ -243,7 +239,7 @@ def plan_targets(
             made = (target, content, total.plans[number], missing[number])
             summary = _summary(chosen.path, reader, *made, quantized)
         checkpoint = content.checkpoint
-        planned.append(TargetPlan(number, name, target, reader, checkpoint, summary, by_hosts))
+        planned.append(TargetPlan(number, name, target, reader, checkpoint, summary))
     every = (*features_of(chosen, targets, reader), *features)
     plan = JointPlan(chosen, reader, tuple(planned), total, finished, every)
     for feature in every:
@@ -270,10 +266,7 @@ def _multi_plan(
     targets: Sequence[CheckedTarget],
     executor: Executor | None = None,
 ) -> MultiPlan:
-    """The joint plan; in processes where that is faster, unless source or target need a library, or the executor decides.
-
-    On several hosts each has the memory and the workers of the plan.
-    """
+    """The joint plan; in processes where that is faster, unless source or target need a library, or the caller has threads."""
     asked = AskedFills.of([content.wanted_pieces for content in contents])
     checkpoints = [content.checkpoint for content in contents]
     metadata = _metadata_bytes(reader, checkpoints, targets)
@@ -282,13 +275,12 @@ def _multi_plan(
     def plan_with(processes: int) -> MultiPlan:
         return plan_fills(asked, max_memory, workers, metadata, processes)
 
-    is_of_caller = executor is not None and not isinstance(executor, HostsExecutor)
     # A bucket or a database, whose library takes much memory in each process.
     places = [reader.uri, *(target.target for target in targets)]
     needs_library = any(traits_at(place).range_bytes for place in places) or any(
         checkpoint.form.put_bytes(0) is not None for checkpoint in checkpoints
     )
-    if is_of_caller or needs_library:
+    if executor is not None or needs_library:
         return plan_with(0)
     return plan_with_processes(plan_with, max_memory)
 

@@ -10,7 +10,6 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from msgspec import field
-from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.conversion_key import ConversionKey, key_left
@@ -96,10 +95,9 @@ class OpenTarget(TargetRun, kw_only=True):
         """The units that are recorded, read anew with each call."""
         return read_results(self.transaction.records(), self.planned.plan)
 
-    def recorded_chunks(self, *, of_others: bool = False) -> Iterator[JournaledChunk]:
-        """The chunks of these units; ``of_others``: of those that other hosts have filled."""
-        results = (one for one in self.recorded() if one.host or not of_others)
-        return journaled_chunks(results, self.planned.plan, self.output)
+    def recorded_chunks(self) -> Iterator[JournaledChunk]:
+        """The chunks of these units."""
+        return journaled_chunks(self.recorded(), self.planned.plan, self.output)
 
 
 def check_space(targets: Sequence[TargetPlan]) -> None:
@@ -138,7 +136,7 @@ def _check(needs: Sequence[tuple[TargetPlan, int]]) -> None:
 
 
 def open_output(planned: TargetPlan, limits: Limits, root: str | None = None) -> TargetOutput:
-    """The output of a target before anything is written, in a root of its own or below ``root``.
+    """The output of a target before anything is written, below its own root; or below ``root``, that of a part, which makes all its files.
 
     Raises FormatError for content that the format cannot hold, MemoryBudgetError for tensors that could not be proved at the end.
     """
@@ -152,8 +150,9 @@ def open_output(planned: TargetPlan, limits: Limits, root: str | None = None) ->
     sides = [tensor.target for tensor in plan.tensors]
     is_sent = any(side.in_order is not None and not side.ends_with_chunk for side in sides)
     uploads = Uploads(planned.place, files.shared_file) if is_sent else None
-    root = root_text(planned.place, planned.file) if root is None else root
-    return TargetOutput(files, encodings, root, planned.name, uploads)
+    own = root_text(planned.place, planned.file) if root is None else root
+    makes_files = root is not None and files.database is None
+    return TargetOutput(files, encodings, own, planned.name, uploads, makes_files=makes_files)
 
 
 Lock = Callable[[TargetPlan, TargetOutput, ExitStack], OpenTarget | None]
@@ -212,12 +211,6 @@ def begun_targets(
                 begin(target)
             open_records.enter_context(closing(target.transaction))
         yield
-
-
-def open_to_tasks(target: OpenTarget) -> None:
-    """Lets tasks in other processes write a target, if there are any."""
-    if target.planned.by_hosts:
-        target.output = replace(target.output, elsewhere=target.transaction.open_to_tasks())
 
 
 UNTRUSTED_AFTER = (VerificationError, FormatError, SyncError, SourceChangedError)

@@ -13,7 +13,6 @@ from reshard.conversion.plan import MapSummary
 from reshard.conversion.planned_tensor import change_of, sources_of
 from reshard.engine.task import CastStats
 from reshard.geometry.sizes import format_bytes
-from reshard.planning.estimates import TimePlan
 from reshard.storage.base import Requests
 
 if TYPE_CHECKING:
@@ -125,18 +124,6 @@ class RequestReport(Record, frozen=True):
     actual: Requests
 
 
-class TimeReport(Record, frozen=True):
-    """The time of a run on several hosts, before and after it.
-
-    Attributes:
-        planned: for the whole conversion, also where this run resumed an earlier one.
-        actual_s: wall seconds of this run, syncing included.
-    """
-
-    planned: TimePlan
-    actual_s: float
-
-
 class ConversionReport(Record, frozen=True):
     """The result for one target.
 
@@ -154,7 +141,6 @@ class ConversionReport(Record, frozen=True):
             value was taken. Empty if it was already done.
         requests: to buckets, where the source or the target is in one; of several targets ``MultiReport`` has those of all
             together.
-        time: planned and actual, where several hosts converted; of several targets ``MultiReport`` has it.
         map: None without one.
         identity: None where none was made.
     """
@@ -162,11 +148,10 @@ class ConversionReport(Record, frozen=True):
     JSON: ClassVar[Json] = Json(
         (
             "source", "target", "tensors", "nbytes", "read_bytes", "moved_bytes", "written_bytes", "seconds", "warnings",
-            "missing_chunks", "resumed_bytes", "already_done", "requests", "time", "map", "identity",
+            "missing_chunks", "resumed_bytes", "already_done", "requests", "map", "identity",
         ),
-        left_out=("time", "map", "identity"),
+        left_out=("map", "identity"),
         later=("missing_chunks", "requests"),
-        only_commands=("time",),
     )  # fmt: skip
 
     source: str
@@ -185,7 +170,6 @@ class ConversionReport(Record, frozen=True):
             description="Requests to buckets; null if nothing is in one, and for each of several targets."
         ),
     ] = None
-    time: TimeReport | None = None
     missing_chunks: MissingNumbers = field(default_factory=dict)
     map: Annotated[MapSummary | None, Meta(description="What a map made of the source.")] = None
     identity: Annotated[
@@ -212,25 +196,41 @@ class MultiReport(Record, frozen=True):
         read_bytes: encoded bytes of the source's chunks that this run read, for all targets together.
         seconds: wall time of this run, syncing included.
         requests: to buckets, where the source or a target is in one.
-        time: planned and actual, where several hosts converted.
     """
 
-    JSON: ClassVar[Json] = Json(
-        ("source", "reports", "read_bytes", "requests", "time"), left_out=("time",)
-    )
+    JSON: ClassVar[Json] = Json(("source", "reports", "read_bytes", "requests"))
 
     source: str
     reports: tuple[ConversionReport, ...]
     read_bytes: int
     seconds: float
     requests: RequestReport | None = None
-    time: TimeReport | None = None
 
     def __repr__(self) -> str:
         read = f"read {format_bytes(self.read_bytes)} in {self.seconds:.1f} s"
         lines = [str(report).partition("\n")[0] for report in self.reports]
         headline = f"{self.source!r}: {counted(len(self.reports), 'target')}, {read}"
         return several("MultiReport", headline, lines)
+
+
+class BegunParts(Record, frozen=True):
+    """A conversion whose parts can be done now, by any process that sees source and targets.
+
+    Attributes:
+        parts: their number.
+        total_bytes: decoded bytes that all of them move.
+        already_done: true if the targets are the finished results of this conversion.
+    """
+
+    source: str
+    targets: tuple[str, ...]
+    parts: int
+    total_bytes: int
+    already_done: bool = False
+
+    def __repr__(self) -> str:
+        work = f"{counted(self.parts, 'part')} of {format_bytes(self.total_bytes)} together"
+        return f"BegunParts({self.source!r} → {', '.join(self.targets)}: {work})"
 
 
 class PartReport(Record, frozen=True):

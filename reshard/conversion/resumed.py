@@ -23,7 +23,6 @@ from itertools import chain
 from pathlib import Path
 
 from msgspec import to_builtins
-from msgspec.structs import replace
 
 from reshard.checksums.crc import READ_BYTES, range_crc32c
 from reshard.conversion.conversion_key import ConversionKey, differences, key_left
@@ -272,20 +271,15 @@ def _resume(target: OpenTarget, earlier: Earlier, *, prepares: bool) -> None:
     _remove_unnamed(target)
     doubted = missing_in_files(target.recorded_chunks, transaction.root)
     if earlier.recorded_ns is not None:  # else the versions have shown what changed
-        # The writes of another host were never in this kernel's page cache.
-        doubtful = target.recorded_chunks(of_others=is_trusted)
+        doubtful = target.recorded_chunks()
         if is_trusted:
-            here = target.recorded_chunks()
-            changed = changed_since(here, transaction.root.path, earlier.recorded_ns)
-            doubtful = chain(doubtful, changed)
+            doubtful = changed_since(doubtful, transaction.root.path, earlier.recorded_ns)
         if (first := next(doubtful, None)) is not None:
             listed = chain([first], doubtful)
             doubted |= damaged(listed, plan, transaction.root.path, target.progress)
     if is_trusted and _is_packed(target):
         prepare_files(output.files, target.recording_root)
         doubted |= missing_in_database(target.recorded_chunks(), plan, output)
-    if target.planned.by_hosts:
-        doubted |= set(_in_files_of(target, doubted))
     for number, index in doubted:  # they are written again
         for place in target.places(number, index):
             transaction.remove(place.file, place.offset)
@@ -304,17 +298,6 @@ def _remove_unnamed(target: OpenTarget) -> None:
             target.transaction.remove(file)
 
 
-def _in_files_of(target: OpenTarget, chunks: set[ChunkKey]) -> Iterator[ChunkKey]:
-    """All chunks that share a file with one of ``chunks``: tasks elsewhere make such a file anew, as a whole."""
-
-    def shared(chunk: ChunkKey) -> list[str]:
-        return [place.file for place in target.places(*chunk) if place.offset is not None]
-
-    files = {file for chunk in chunks for file in shared(chunk)}
-    if files:
-        yield from (c.key for c in target.recorded_chunks() if not files.isdisjoint(shared(c.key)))
-
-
 def _keep_others(target: OpenTarget, doubted: set[ChunkKey]) -> DoneUnits:
     """Counts the units that are kept, and records them anew."""
     done = DoneUnits(target.planned.plan)
@@ -324,7 +307,7 @@ def _keep_others(target: OpenTarget, doubted: set[ChunkKey]) -> DoneUnits:
             if not any((one.tensor, chunk.index) in doubted for chunk in one.chunks):
                 target.books.take(one)
                 done.add(one.tensor, one.unit)
-                yield record_of([replace(one, host="")])
+                yield record_of([one])
 
     target.transaction.rewrite(to_builtins(target.planned.key), kept())
     with _closed_on_error(target.transaction):

@@ -1,13 +1,13 @@
 """Run: the request, findings and reports of one run of a conversion. Feature: a wish beside the conversion, as steps around its story.
 
-A run has a feature only where a call, a name or a source asks for it. Each adds to the plans, may look before the first task, at the end of a
-target and of the run, and gives members of the reports. Most runs have none.
+A run has a feature only where a call, a name or a source asks for it. Each adds to the plans, may
+look at the end of a target and of the run, and gives members of the reports. Most runs have none.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -16,21 +16,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.conversion_key import ConversionKey, source_state
+from reshard.conversion.conversion_key import ConversionKey
 from reshard.engine.error_context import about_target
-from reshard.engine.executor import HostsExecutor
 from reshard.engine.progress import Progress, Stage, Tell
-from reshard.errors import PlanError, ReshardError, StorageError
+from reshard.errors import PlanError
 from reshard.formats.names import IDENTITY_NAME
 from reshard.formats.registry import CheckpointPath
 from reshard.storage.base import NONE, Requests
-from reshard.storage.host import host_name
-from reshard.storage.local.staging import begin_attempt, has_attempt
-from reshard.storage.location import locate
 from reshard.storage.target import traits_at
-from reshard.storage.targets import check_lease
-from reshard.storage.transaction import RemoteAccess
-from reshard.version import __version__
 
 if TYPE_CHECKING:
     from reshard.conversion.make_plan import JointPlan, TargetPlan
@@ -38,7 +31,6 @@ if TYPE_CHECKING:
     from reshard.engine.books import TensorResult
     from reshard.engine.limits import Limits
     from reshard.formats.base import Reader
-    from reshard.planning.estimates import TimePlan
 
 R = TypeVar("R")
 
@@ -101,10 +93,12 @@ class TotalProgress:
 
     Attributes:
         listener: gets the sums; None without one.
+        is_copied: true if parts have copied everything, and their progress was told.
     """
 
     def __init__(self, listener: Tell | None) -> None:
         self.listener = listener
+        self.is_copied = False
         self._latest: dict[int, Progress] = {}
 
     def of(self, number: int) -> Tell | None:
@@ -129,7 +123,8 @@ class TotalProgress:
             listener(progress)
             return
         self._latest[number] = progress
-        listener(self._sum(progress.tensor))
+        if not self.is_copied:
+            listener(self._sum(progress.tensor))
 
     def _sum(self, tensor: str) -> Progress:
         every = self._latest.values()
@@ -140,18 +135,7 @@ class TotalProgress:
             sum(p.tasks for p in every),
             tensor,
             resumed_bytes=sum(p.resumed_bytes for p in every),
-            hosts=_by_host(every),
         )
-
-
-def _by_host(every: Collection[Progress]) -> Mapping[str, int]:
-    if len(every) == 1:
-        return next(iter(every)).hosts
-    found: dict[str, int] = {}
-    for progress in every:
-        for host, nbytes in progress.hosts.items():
-            found[host] = found.get(host, 0) + nbytes
-    return found
 
 
 class Feature:
@@ -160,9 +144,6 @@ class Feature:
     def plan(self, plan: JointPlan, /) -> JointPlan:
         """The plans with the additions of this feature; raises what can be refused before a byte moves."""
         return plan
-
-    def begin(self, _run: Run[Any], _targets: Sequence[OpenTarget], /) -> None:
-        """Looks at a run right before its first task."""
 
     def prove(
         self,
@@ -193,10 +174,8 @@ def features_of(
         yield Identity()
 
 
-def features_of_run(
-    source: str, targets: Sequence[str], executor: Executor | None = None, more: Requests = NONE
-) -> list[Feature]:
-    """The features of a whole conversion that its places and its executor ask for.
+def features_of_run(source: str, targets: Sequence[str], more: Requests = NONE) -> list[Feature]:
+    """The features of a whole conversion that its places ask for.
 
     Args:
         more: requests that the conversion makes besides, before its plan.
@@ -206,8 +185,6 @@ def features_of_run(
         from reshard.conversion.most_requests import InBuckets
 
         found.append(InBuckets(more))
-    if isinstance(executor, HostsExecutor):
-        found.append(OnHosts(executor))
     return found
 
 
@@ -236,88 +213,3 @@ class Versions(Feature):
                 )
         checkpoint = replace(planned.checkpoint, version=made if named is None else named)
         return replace(planned, checkpoint=checkpoint)
-
-
-class OnHosts(Feature):
-    """Makes sure that every host of an executor sees source and targets, and reports the time that was planned for them."""
-
-    def __init__(self, executor: HostsExecutor) -> None:
-        self._executor = executor
-        self._planned: TimePlan | None = None
-
-    def plan(self, plan: JointPlan, /) -> JointPlan:
-        """Notes the time that several hosts need for all targets."""
-        hosts = self._executor.hosts
-        self._planned = None if hosts == 1 else plan.answer().time(hosts)
-        return plan
-
-    def begin(self, run: Run[Any], targets: Sequence[OpenTarget], /) -> None:
-        """Raises an error that names a host with another version, source or file system."""
-        if targets:
-            access = [t.output.elsewhere for t in targets if t.output.elsewhere is not None]
-            check_hosts(self._executor, run.source, run.keys[0].files, access)
-
-    def end(self, run: Run[Any], _plan: JointPlan, /) -> Mapping[str, Any]:
-        """The time, as planned and as it took."""
-        from reshard.conversion.report import TimeReport
-
-        return {} if self._planned is None else {"time": TimeReport(self._planned, run.seconds)}
-
-
-class Seen(Struct, frozen=True):
-    """The findings of one host.
-
-    Attributes:
-        version: of reshard.
-        source: the state of the source; "" where it cannot be read.
-        error: the reason why the source cannot be read or the target cannot be written; "" without one.
-        attempts: the folder that it made in each folder of attempts; the run looks for it.
-    """
-
-    version: str
-    source: str = ""
-    error: str = ""
-    attempts: tuple[str, ...] = ()
-
-
-def check_hosts(
-    executor: HostsExecutor, source: str, state: str, elsewhere: Sequence[RemoteAccess]
-) -> None:
-    """Raises an error that names host and path where a host has another version, source or file system.
-
-    Args:
-        state: of the source as this process sees it.
-        elsewhere: the access of tasks on other hosts to each target.
-    """
-    found = executor.on_each_host(partial(seen_here, source, elsewhere))
-    for host, seen in found.items():
-        if seen.version != __version__:
-            raise ReshardError(
-                f"host {host!r} has reshard {seen.version}, but this run is of {__version__}; install the same version on every host"
-            )
-        if seen.error:
-            is_named = repr(host) in seen.error
-            raise StorageError(seen.error if is_named else f"host {host!r}: {seen.error}")
-        if seen.source != state:
-            raise StorageError(
-                f"host {host!r} sees another source at {source!r}: the names, sizes or times of its files are not those that "
-                f"{host_name()!r} sees; give a path on a file system that all hosts share, or a URL of a bucket"
-            )
-        for each, made in zip(elsewhere, seen.attempts, strict=True):
-            if made and not has_attempt(each.attempts, made):
-                raise StorageError(
-                    f"host {host!r} writes to another file system at {each.attempts!r} than {host_name()!r}; give a target on a file system "
-                    "that all hosts share, or a URL of a bucket"
-                )
-
-
-def seen_here(source: str, elsewhere: Sequence[RemoteAccess]) -> Seen:
-    """The findings of this host; runs on the host itself."""
-    try:
-        made = tuple(begin_attempt(e.attempts) if e.attempts else "" for e in elsewhere)
-        for each in elsewhere:
-            if each.lease is not None:
-                check_lease(*each.lease)
-        return Seen(__version__, source_state(locate(source)), attempts=made)
-    except ReshardError as error:
-        return Seen(__version__, error=str(error))

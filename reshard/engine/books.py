@@ -212,7 +212,6 @@ class Books:
         self._moved_bytes = 0
         self._resumed_bytes = 0
         self._tasks_done = 0
-        self._by_host: dict[str, int] = {}
 
     def expect(self, total_bytes: int, total_tasks: int) -> None:
         """Notes the amount of work, if that is only a part of the plan."""
@@ -265,8 +264,6 @@ class Books:
 
     def add(self, result: Result) -> list[Extent]:
         """Counts a result of this run, and closes the chunks that are complete now; returns their places."""
-        if result.host:
-            self._by_host[result.host] = self._by_host.get(result.host, 0) + result.moved_bytes
         complete = self._count(result, self._close)
         self.report_progress(self._plan.tensors[result.tensor].name)
         return [
@@ -286,7 +283,6 @@ class Books:
                     self._total_tasks,
                     tensor,
                     resumed_bytes=self._resumed_bytes,
-                    hosts=self._by_host,
                 )
             )
 

@@ -13,8 +13,7 @@ import select
 import signal
 import sys
 import traceback
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -32,60 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class HostsExecutor(Executor, ABC):
-    """An executor on several hosts; each host has the memory and the workers of a run.
-
-    A run treats any other executor as one host: ``max_memory`` and ``workers`` are the totals of all its workers.
-    """
-
-    @property
-    @abstractmethod
-    def hosts(self) -> int:
-        """The number of hosts that take tasks now."""
-
-    @abstractmethod
-    def open(self, max_memory: int, workers: int, processes: int) -> None:
-        """Prepares for the batches of a run: ``workers`` at once on each host, with ``max_memory`` bytes together.
-
-        ``processes`` share the workers of a host; 0 for one.
-
-        Raises ReshardError, naming the host, if a host lacks them.
-        """
-
-    @abstractmethod
-    def on_each_host(self, ask: Callable[[], T]) -> Mapping[str, T]:
-        """The result of ``ask()`` on each host, by the host's name; called while this is open. Raises the first error."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Ends the workers, and waits until no task can write."""
-
-
-@contextmanager
-def opened(
-    executor: Executor | None, max_memory: int, workers: int, processes: int
-) -> Iterator[None]:
-    """Opens an executor on several hosts for the batches of a run in the block; any other one is always ready."""
-    if not isinstance(executor, HostsExecutor):
-        yield
-        return
-    try:
-        executor.open(max_memory, workers, processes)
-        yield
-    finally:
-        executor.close()
-
-
-def is_own(executor: Executor | None) -> bool:
-    """True if tasks run in threads of this process, or in child processes that end with it."""
-    return executor is None or isinstance(executor, ThreadPoolExecutor | Processes)
-
-
-def hosts_of(executor: Executor | None) -> int:
-    """The number of hosts that run tasks, each with its own budget."""
-    return executor.hosts if isinstance(executor, HostsExecutor) else 1
 
 
 QUEUED_PER_WORKER = 2
@@ -108,7 +53,7 @@ def run_tasks(
 
     Raises the error of a task, and ReshardError if the executor fails or memory runs out.
     """
-    running: _Running[R] = _Running(may_fail=not is_own(executor))
+    running: _Running[R] = _Running()
     with ExitStack() as stack:
         if executor is None:
             executor = stack.enter_context(ThreadPoolExecutor(workers, "reshard"))
@@ -127,11 +72,10 @@ def run_tasks(
 
 
 class _Running(Generic[R]):
-    """The submitted tasks, and the bytes that they need; ``may_fail``: the executor has errors of its own."""
+    """The submitted tasks, and the bytes that they need."""
 
-    def __init__(self, *, may_fail: bool) -> None:
+    def __init__(self) -> None:
         self.nbytes = 0
-        self._may_fail = may_fail
         self._needs: dict[Future[R], int] = {}
         self._ended: SimpleQueue[Future[R]] = SimpleQueue()
 
@@ -152,7 +96,7 @@ class _Running(Generic[R]):
         """
         future = self._ended.get()
         self.nbytes -= self._needs.pop(future)
-        with _executor_errors(may_fail=self._may_fail):
+        with _executor_errors():
             return future.result()
 
     def stop(self) -> None:
@@ -173,7 +117,7 @@ def _submitted(executor: Executor, work: Callable[[T], R], task: T) -> Future[R]
 
 
 @contextmanager
-def _executor_errors(*, may_fail: bool = False) -> Iterator[None]:
+def _executor_errors() -> Iterator[None]:
     """Maps failures of the executor and of memory to errors of this project."""
     try:
         yield
@@ -182,27 +126,11 @@ def _executor_errors(*, may_fail: bool = False) -> Iterator[None]:
             f"the executor ended before its tasks did ({error or type(error).__name__}); a worker may have been "
             "killed, perhaps for its memory: allow less (max_memory, workers), and run again"
         ) from error
-    except ReshardError:
-        raise
     except MemoryError as error:
         raise ReshardError(
             f"the system refused memory to a task ({error or 'no reason given'}); allow less (max_memory, "
             "workers), and run again"
         ) from error
-    except Exception as error:
-        if not may_fail or not _is_of_an_executor(error):
-            raise
-        raise ReshardError(
-            f"the executor gave a task up ({type(error).__name__}: {error}); see its own logs, allow less (max_memory, workers), and run again"
-        ) from error
-
-
-def _is_of_an_executor(error: Exception) -> bool:
-    """True if an error's class is neither this project's nor Python's: executors report trouble with workers by such errors."""
-    package = type(error).__module__.partition(".")[0]
-    return (
-        package not in ("reshard", "tests", "__main__") and package not in sys.stdlib_module_names
-    )
 
 
 class InFlight:

@@ -49,6 +49,15 @@ def read_results(records: Iterable[bytes], plan: Plan) -> Iterator[Result]:
                 yield result
 
 
+def moved_by(record: bytes) -> tuple[int, int]:
+    """The bytes that the units of a record moved, and their number; zeros for a record of something else."""
+    try:
+        results = _DECODER.decode(record)
+    except (msgspec.DecodeError, RecursionError):
+        return 0, 0
+    return sum(result.moved_bytes for result in results), len(results)
+
+
 def _is_planned(result: Result, tensors: Sequence[TensorPlan]) -> bool:
     """True if the plan has the unit, its pieces and its chunks."""
     if result.tensor >= len(tensors):

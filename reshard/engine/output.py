@@ -17,7 +17,6 @@ from reshard.formats.file_map import FileMap, Place, SharedFile, StoredRanges
 from reshard.geometry.grid import Box, Index
 from reshard.storage.location import Location
 from reshard.storage.target import TargetPlace, Upload
-from reshard.storage.transaction import RemoteAccess
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,24 +33,17 @@ class TaskOutput(TargetPlace, frozen=True):
     """The output of a task; it is sent to the workers with every batch.
 
     Attributes:
-        root, is_attempt: as in TargetPlace; the staging folder if there is one.
+        root, makes_files: as in TargetPlace; the staging folder if there is one.
         put: stores whole chunks if the target is not made of plain files.
         name: of the target in errors, if a run has several; None if it has one.
         uploads: writes the files that chunks share if the store does not write in place.
-        elsewhere: for tasks that do not run in this process; None for those that do.
         keep: takes the elements if the target has no files at all; only in this process.
     """
 
     put: Put | None = None
     name: str | None = None
     uploads: Uploads | None = None
-    elsewhere: RemoteAccess | None = None
     keep: Keep | None = None
-
-    @property
-    def attempt(self) -> str:
-        """The name of the folder of an attempt; "" if tasks write the target's own files."""
-        return self.root.rpartition("/")[2] if self.is_attempt else ""
 
 
 class TargetOutput(Struct, frozen=True):
@@ -61,7 +53,7 @@ class TargetOutput(Struct, frozen=True):
         files: that make up the target.
         encodings: of the target's tensors, by name.
         root: text of the folder below which chunk files are written, a local path or a URL.
-        name, uploads, elsewhere, keep: as in TaskOutput.
+        name, uploads, keep, makes_files: as in TaskOutput.
     """
 
     files: FileMap
@@ -69,8 +61,8 @@ class TargetOutput(Struct, frozen=True):
     root: str
     name: str | None = None
     uploads: Uploads | None = None
-    elsewhere: RemoteAccess | None = None
     keep: Keep | None = None
+    makes_files: bool = False
 
     def places(self, tensor: str, index: Index) -> tuple[Place, ...]:
         """The places of a chunk below ``root``; none if a database stores it."""
@@ -85,8 +77,8 @@ class TargetOutput(Struct, frozen=True):
             put=put,
             name=self.name,
             uploads=self.uploads,
-            elsewhere=self.elsewhere,
             keep=self.keep,
+            makes_files=self.makes_files,
         )
 
 

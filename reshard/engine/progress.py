@@ -25,7 +25,7 @@ class Progress(Record, frozen=True):
 
     Attributes:
         resumed_bytes: the part of ``moved_bytes`` that an earlier, unfinished run moved.
-        hosts: bytes that other hosts moved in this run, by the host's name; empty for a run on one host. It grows with the run.
+        hosts: bytes that each host moved, by its name, in a run by parts; else empty.
     """
 
     moved_bytes: int

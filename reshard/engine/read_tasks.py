@@ -110,9 +110,9 @@ class ReadTasks:
         """True if a target lacks any part of a unit."""
         return any(not self._is_done(wanted) for wanted in self._wanted(unit))
 
-    def filled(self, unit: int) -> Iterator[tuple[int, int]]:
-        """The tensor and number of each unit of the targets that a unit of the read fills."""
-        return ((wanted.at.tensor, wanted.number) for wanted in self._wanted(unit))
+    def filled(self, unit: int) -> Iterator[tuple[int, int, int]]:
+        """The target, the tensor and the number of each unit that a unit of the read fills."""
+        return ((of.at.target, of.at.tensor, of.number) for of in self._wanted(unit))
 
     def first_places(self, unit: int) -> tuple[Place, ...]:
         """The places of the first chunk of a unit of its one fill."""

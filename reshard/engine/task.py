@@ -213,7 +213,6 @@ class Result(Struct, frozen=True, gc=False, array_like=True):
         read_bytes: encoded bytes of the chunks that were read; 0 if another unit of the target, filled from the same read,
             has them.
         target: number of the run's target.
-        host: that filled it, if its kernel is not the run's; else "".
     """
 
     tensor: Count
@@ -224,7 +223,6 @@ class Result(Struct, frozen=True, gc=False, array_like=True):
     chunks: tuple[StoredChunk, ...]
     cast: CastStats | None = None
     target: Count = 0
-    host: str = ""
 
 
 def source_element_type(piece: Piece) -> np.dtype[Any]:

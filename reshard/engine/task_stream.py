@@ -10,8 +10,6 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from msgspec import Struct
-
 from reshard.engine.books import TargetRun
 from reshard.engine.read_tasks import ALL, ReadTasks, part_ranges
 from reshard.engine.task import Task
@@ -23,27 +21,9 @@ from reshard.storage.parts import Part
 T = TypeVar("T")
 
 
-class BatchLimits(Struct, frozen=True):
-    """A batch ends when it decodes ``nbytes``, or has so many tasks."""
-
-    nbytes: int
-    tasks: int
-
-
 BATCH_BYTES = 4 << 20
 BATCH_TASKS = 64
-"""Small tasks are sent together: sending one costs as much as moving 100 KiB."""
-
-BATCHES_PER_S = 50
-WORKER_BYTES_PER_S = 600 << 20
-"""Bytes that a worker moves in a second, to size batches that one thread can submit (measured: zstd to uncompressed,
-``benchmarks.hosts.task_times``)."""
-
-BATCHES_PER_WORKER = 4
-"""The least number of batches for each worker, so that none still has much work when the others are done."""
-
-MAX_BATCH_TASKS = 4096
-"""A batch is made and sent as a whole: 4,096 tasks take some 4 MB."""
+"""A batch ends when it decodes so many bytes, or has so many tasks: sending one costs as much as moving 100 KiB."""
 
 
 def task_batches(
@@ -51,28 +31,25 @@ def task_batches(
     readers: Sequence[Reader],
     targets: Sequence[TargetRun | None],
     part: Part = ALL,
-    workers_elsewhere: int = 0,
 ) -> Iterator[tuple[Task, ...]]:
     """All tasks of ``plan`` that are not done, in batches; tasks that share a read are one.
 
     ``readers`` are the source checkpoints, in the order of their numbers. ``targets`` has None for a target that needs no
-    task; ``part`` leaves out the units of other parts of the conversion. For
-    many ``workers_elsewhere`` batches are larger, so that one thread can submit them. Large reads come first, so that
-    none is left alone at the end. Tasks of as many reads as there are workers alternate, since two tasks of one tensor would
-    wait for each other at the files that they share.
+    task; ``part`` leaves out the units of other parts of the conversion. Large reads come first, so that none is left alone at
+    the end. Tasks of as many reads as there are workers alternate, since two tasks of one tensor would wait for each other at the
+    files that they share.
     """
     by_number = {n: target for n, target in enumerate(targets) if target is not None}
-    limits = batch_limits(plan.decoded_bytes, workers_elsewhere)
     every = [ReadTasks(plan, read, readers, by_number) for read in plan.reads]
     yield from _by_file([read for read in every if read.is_in_order], part)
     others = [read for read in every if not read.is_in_order]
     reads = list(zip(others, part_ranges(part, [r.decoded_bytes for r in others]), strict=True))
     reads.sort(key=lambda read: -read[0].decoded_bytes)
-    large = [(read, of) for read, of in reads if read.decoded_bytes > limits.nbytes]
-    streams = [_batched(read.tasks(of), limits) for read, of in large]
-    yield from _in_turn(streams, max(plan.workers, workers_elsewhere))
+    large = [(read, of) for read, of in reads if read.decoded_bytes > BATCH_BYTES]
+    streams = [_batched(read.tasks(of)) for read, of in large]
+    yield from _in_turn(streams, plan.workers)
     small = reads[len(streams) :]
-    yield from _batched((task for read, of in small for task in read.tasks(of)), limits)
+    yield from _batched((task for read, of in small for task in read.tasks(of)))
 
 
 def _in_turn(streams: Sequence[Iterator[T]], width: int) -> Iterator[T]:
@@ -89,32 +66,14 @@ def _in_turn(streams: Sequence[Iterator[T]], width: int) -> Iterator[T]:
             active.extend(itertools.islice(waiting, 1))
 
 
-def batch_limits(decoded_bytes: int, workers: int) -> BatchLimits:
-    """The size of batches: one thread submits at most ``BATCHES_PER_S``, and each worker gets several.
-
-    With ``workers`` 0 they are threads of one host, where batches cost next to nothing.
-
-    >>> batch_limits(1 << 30, workers=0)
-    BatchLimits(nbytes=4194304, tasks=64)
-    >>> batch_limits(1 << 40, workers=256)
-    BatchLimits(nbytes=1073741824, tasks=4096)
-    """
-    if not workers:
-        return BatchLimits(BATCH_BYTES, BATCH_TASKS)
-    by_rate = workers * WORKER_BYTES_PER_S // BATCHES_PER_S
-    by_share = decoded_bytes // (workers * BATCHES_PER_WORKER)
-    nbytes = max(BATCH_BYTES, min(by_rate, by_share))
-    return BatchLimits(nbytes, min(MAX_BATCH_TASKS, BATCH_TASKS * (nbytes // BATCH_BYTES)))
-
-
-def _batched(tasks: Iterator[tuple[int, Task]], limits: BatchLimits) -> Iterator[tuple[Task, ...]]:
+def _batched(tasks: Iterator[tuple[int, Task]]) -> Iterator[tuple[Task, ...]]:
     """Consecutive tasks, given with their weights, until a batch is heavy or long enough."""
     batch: list[Task] = []
     weight = 0
     for nbytes, task in tasks:
         batch.append(task)
         weight += nbytes
-        if weight >= limits.nbytes or len(batch) >= limits.tasks:
+        if weight >= BATCH_BYTES or len(batch) >= BATCH_TASKS:
             yield tuple(batch)
             batch, weight = [], 0
     if batch:
@@ -140,10 +99,11 @@ def _groups(reads: Sequence[ReadTasks], part: Part) -> Iterator[list[tuple[ReadT
 
 
 def units_of_part(
-    plan: MultiPlan, readers: Sequence[Reader], target: TargetRun, part: Part
-) -> Iterator[tuple[int, int]]:
-    """The tensor and the number of each unit of the part, done or not, in a plan with one target."""
-    every = [ReadTasks(plan, read, readers, {0: target}) for read in plan.reads]
+    plan: MultiPlan, readers: Sequence[Reader], targets: Sequence[TargetRun | None], part: Part
+) -> Iterator[tuple[int, int, int]]:
+    """The target, the tensor and the number of each unit of the part, done or not; arguments as of ``task_batches``."""
+    by_number = {n: target for n, target in enumerate(targets) if target is not None}
+    every = [ReadTasks(plan, read, readers, by_number) for read in plan.reads]
     for group in _groups([read for read in every if read.is_in_order], part):
         for read, unit in group:
             yield from read.filled(unit)

@@ -111,11 +111,11 @@ def share_with_target(
 ) -> bool:
     """Gives a file of a target, from ``at``, the blocks of another file, as ``cloned`` does; False if it was not done.
 
-    ``is_shared``: chunks share the target's file, which must exist.
+    ``is_shared``: chunks share the target's file, which must exist unless tasks make all files.
     """
     if not place.in_place:
         return False
-    with OpenFiles(place.root, 1, is_there=place.is_attempt) as files:
+    with OpenFiles(place.root, 1, makes_files=place.makes_files) as files:
         fd = files.fd(file, is_shared=is_shared)
         return share_blocks(source, offset, nbytes, fd, at)
 

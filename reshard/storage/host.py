@@ -73,11 +73,6 @@ def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
         return ""
 
 
-def this_kernel() -> tuple[str, str]:
-    """The host and the boot of its kernel: bytes written there are in its page cache, or on the device."""
-    return host_name(), boot_id()
-
-
 def default_workers() -> int:
     """Number of tasks at once: the number of processors, at least two, since a task also waits for files."""
     return max(2, min(len(os.sched_getaffinity(0)), MAX_DEFAULT_WORKERS))

@@ -93,7 +93,7 @@ def _sizes(target: Location) -> list[int]:
     files = root.files() if root.is_folder() else ()
     # On a disk without journals and locks.
     found = (
-        (root / file).status() for file in files if not is_local(target) or "checkpoint/" in file
+        (root / file).status() for file in files if not is_local(target) or "checkpoint" in file
     )
     return [status.nbytes for status in found if status is not None]
 

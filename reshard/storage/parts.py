@@ -3,6 +3,7 @@
 ::
 
     .name.reshard-partial/parts/request        the request that all parts share; the first part writes it
+    .name.reshard-partial/parts/stop           asks all parts to end
     .name.reshard-partial/parts/00003-of-00016 of part 3: its lock or lease, its journal and, on a disk, its files
 
 In a bucket this folder also has the lease and the records; the objects are below the target's own name.
@@ -11,14 +12,14 @@ In a bucket this folder also has the lease and the records; the objects are belo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 from msgspec import Struct
 
 from reshard.errors import PlanError, TargetBusyError, TargetExistsError
-from reshard.storage.local.staging import accept
+from reshard.storage.local.staging import take_files as take_on_disk
 from reshard.storage.local.syncing import fsync, sync_tree
 from reshard.storage.local.transaction import lock_part_folder, part_staging, remove_part_folders
 from reshard.storage.location import Location, is_in_bucket
@@ -60,15 +61,15 @@ def parse_part(text: object) -> Part:
 
 
 def lock_part(
-    target: Location, part: Part, *, unsafe: bool = False, state: str | None = None
+    target: Location, part: Part, *, unsafe: bool = False, state: str | None = None, run: str = ""
 ) -> AbstractContextManager[Transaction]:
     """The transaction of one part, as its last run left it; no other process can have it in the block.
 
-    Its ``commit`` and its markers are never used. Raises TargetBusyError, naming the holder, if another live process does
-    this part.
+    Its ``commit`` and its markers are never used. ``run``: the name of the run that writes it; "" for one that reads. Raises TargetBusyError,
+    naming the holder, if another live process does this part.
     """
     if is_local(target):
-        return lock_part_folder(Path(target.path), part.folder)
+        return lock_part_folder(Path(target.path), part.folder, run)
     from reshard.storage.buckets.transaction import lock_part_in_bucket
 
     return lock_part_in_bucket(target, part.folder, unsafe=unsafe, state=state)
@@ -83,10 +84,10 @@ def refuse_replacing(target: str) -> None:
         )
 
 
-def part_root(target: Location, part: Part) -> str:
-    """The text of the folder for the files of a part."""
+def part_root(target: Location, part: Part, run: str) -> str:
+    """The text of the folder for the files of a run of a part."""
     if is_local(target):
-        return str(part_staging(Path(target.path), part.folder).root)
+        return f"{part_staging(Path(target.path), part.folder).root}-{run}"
     return str(target)
 
 
@@ -106,6 +107,43 @@ def claim_request(target: Location, data: bytes, state: str | None = None) -> by
         place.write_new(data)
     found = parts_request(target, state)
     return data if found is None else found
+
+
+def stop_parts(target: Location, state: str | None = None) -> None:
+    """Asks the parts of a target that are at work, on any host, to end soon."""
+    _stop(target, state).write(b"stop")
+
+
+def is_stopped(target: Location, state: str | None = None) -> bool:
+    """True once the parts of a target were asked to end."""
+    return _stop(target, state).exists()
+
+
+def allow_parts(target: Location, state: str | None = None) -> None:
+    """Lets the parts of a target begin again."""
+    if is_stopped(target, state):
+        _stop(target, state).remove()
+
+
+class PartJournal(Struct, frozen=True, order=True):
+    """A file with records of a part: its journal on a disk, one of several in a bucket."""
+
+    part: Part
+    path: str
+
+
+def journals_of(target: Location, state: str | None = None) -> list[PartJournal]:
+    """The files with the records of all parts that were begun."""
+    if is_local(target):
+        staged = (part_staging(Path(target.path), each.folder) for each in parts_of(target))
+        paths = [(each.folder.name, each.journal) for each in staged]
+        found = [(name, str(path)) for name, path in paths if path.exists()]
+    else:
+        folder = _parts_folder(target, state)
+        files = (file for file in folder.files() if "/journal/" in file)
+        found = [(file.partition("/")[0], str(folder / file)) for file in files]
+    named = ((_FOLDER.fullmatch(name), path) for name, path in found)
+    return [PartJournal(Part(int(m[1]), int(m[2])), path) for m, path in named if m]
 
 
 def has_parts(target: Location, state: str | None = None) -> bool:
@@ -131,18 +169,23 @@ def seal_part(target: Location, part: Part, transaction: Transaction, record: st
         transaction.close()
         return
     staging = part_staging(Path(target.path), part.folder)
-    sync_tree(staging.root)  # before the record, which says that the files are durable
+    sync_tree(
+        Path(transaction.root.path)
+    )  # before the record, which says that the files are durable
     transaction.append(record)
     transaction.close()
     fsync(staging.journal)
     fsync(staging.folder)
 
 
-def take_files(target: Location, part: Part, root: Location, files: Iterable[str]) -> None:
-    """Moves files of a part that were not moved before below the root of the whole target; in a bucket they are there already."""
-    if is_local(target):
-        folder = part_staging(Path(target.path), part.folder)
-        accept(str(folder.folder), folder.root.name, root.path, files, {}, may_be_moved=True)
+def take_files(
+    part: Transaction,
+    whole: Transaction,
+    files: Iterable[str],
+    heads: Mapping[str, tuple[bytes, int]],
+) -> None:
+    """Moves files of a part that were not moved before below the root of the whole target; ``heads`` as of ``staging.take_files``."""
+    take_on_disk(part.root.path, whole.root.path, files, heads)
 
 
 def remove_parts(target: Location, state: str | None = None) -> None:
@@ -156,11 +199,16 @@ def remove_parts(target: Location, state: str | None = None) -> None:
     if is_local(target):
         remove_part_folders(Path(target.path))
     else:
+        allow_parts(target, state)
         _request(target, state).remove()
 
 
 def _parts_folder(target: Location, state: str | None) -> Location:
     return state_of(target, state) / "parts"
+
+
+def _stop(target: Location, state: str | None) -> Location:
+    return _parts_folder(target, state) / "stop"
 
 
 def _request(target: Location, state: str | None) -> Location:

@@ -1,4 +1,4 @@
-"""Writing to a target: its place on a disk, in a bucket or in an attempt, and a file that is sent in order while it is made."""
+"""Writing to a target: its place on a disk or in a bucket, and a file that is sent in order while it is made."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class TargetPlace(Struct, frozen=True):
 
     Attributes:
         root: the text of the folder, a local path or a URL.
-        is_attempt: true if it is the folder of an attempt (``storage.local.staging``); tasks make all files in it.
+        makes_files: true if tasks make all files in it, shared ones too, and must not make the folder itself again, as in a part.
     """
 
     root: str
-    is_attempt: bool = False
+    makes_files: bool = False
 
     @property
     def in_place(self) -> bool:
@@ -52,12 +52,12 @@ def write(
     """Writes consecutive bytes: a whole file, or from an offset of a file that several writers share.
 
     Returns the version of the file, "" if files have none. ``join`` makes one piece of ``data`` for a store that does not
-    write in place. Nothing is synced. A shared file must exist, except in an attempt.
+    write in place. Nothing is synced. A shared file must exist, unless tasks make all files.
     """
     path = f"{place.root}/{file}"
     if not place.in_place:
         return locate(path).write(join(data))
-    if place.is_attempt:
+    if place.makes_files:
         fd = open_new(path, place.root)
     else:
         fd = open_new(path) if offset is None else open_shared(path)

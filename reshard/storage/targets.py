@@ -178,16 +178,6 @@ def make_name_durable(target: Location) -> None:
         finish_published(staging_for(path, FILES_OF_PREFIX if is_prefix else ""))
 
 
-def check_lease(lease: str, run: str) -> None:
-    """Raises TargetBusyError unless a run still has the lease at a URL; for tasks of that run on other hosts."""
-    from reshard.storage.buckets.store import BucketStore
-    from reshard.storage.buckets.targets import refuse_lost_lease
-
-    place = locate(lease)
-    if isinstance(place.store, BucketStore):
-        refuse_lost_lease(place.store, place.path, run)
-
-
 def device_of(target: Location) -> int | None:
     """The file system of a future local target; None in a bucket, which never fills up."""
     if not is_local(target):

@@ -5,8 +5,8 @@ so that a later run can resume; they are texts, and opaque to the store.
 
 The order of the calls; those in brackets are optional::
 
-    a new run       begin                                              } [open_to_tasks]  append…  [close_to_tasks]  close
-    a resumed run   earlier  adopt  records  files  remove…  rewrite   }
+    a new run       begin                                                   } append…  close
+    a resumed run   earlier  keep_files  records  files  remove…  rewrite   }
     commit          mark  [written]  [staged]  commit  abort
     abort           abort
 
@@ -45,20 +45,6 @@ class Earlier(Struct, frozen=True):
     made_by: Mapping[str, Any]
     is_trusted: bool
     recorded_ns: int | None = None
-
-
-class RemoteAccess(Struct, frozen=True):
-    """The facts of a transaction for tasks outside of the process that holds it.
-
-    Attributes:
-        attempts: local folder with a folder for each attempt to carry out a batch; "" for a bucket.
-        kernel: host and boot of the run. Tasks on another kernel sync what they write.
-        lease: of a target in a bucket: its URL, and the run that must have it; None for a local target.
-    """
-
-    attempts: str
-    kernel: tuple[str, str]
-    lease: tuple[str, str] | None = None
 
 
 class Records(Protocol):
@@ -128,14 +114,6 @@ class TargetFiles(Protocol):
 
     def keep_files(self) -> None:
         """Secures the files of the resumed run, before any of them is removed."""
-        ...
-
-    def open_to_tasks(self) -> RemoteAccess:
-        """Prepares for tasks in other processes, on any host. Tasks of earlier runs have no effect from now on."""
-        ...
-
-    def close_to_tasks(self) -> None:
-        """Ensures that such tasks have no further effect on the target, nor on a later run."""
         ...
 
 

@@ -36,17 +36,26 @@ def serve(settings: Settings) -> None:
 
     Raises ReshardError for invalid settings before it listens.
     """
-    if settings.buckets:
-        os.environ[BUCKETS] = str(settings.buckets.absolute())  # for this process and its children
-    _check(settings)
-    set_up_logs(settings.log_level, settings.log_format)
+    load_tokens(settings)
+    prepare(settings)
     set_up_audit(settings.audit_log)
-    for variable in unknown_variables(os.environ):
-        LOG.warning("the variable %s is ignored: there is no such setting", variable)
     app = create_app(settings)
     with listen(settings.host, settings.port) as listening:
         said = announcement(settings, address_of(listening))
         run_server(app, settings, listening, lambda: print(said, file=sys.stderr, flush=True))
+
+
+def prepare(settings: Settings) -> None:
+    """What a process does before it takes work: checks the roots, and sets up the log and the buckets of its children.
+
+    Raises ReshardError for roots that cannot be used.
+    """
+    if settings.buckets:
+        os.environ[BUCKETS] = str(settings.buckets.absolute())  # for this process and its children
+    _check(settings)
+    set_up_logs(settings.log_level, settings.log_format)
+    for variable in unknown_variables(os.environ):
+        LOG.warning("the variable %s is ignored: there is no such setting", variable)
 
 
 def migrate_records(settings: Settings) -> str:
@@ -62,7 +71,6 @@ def migrate_records(settings: Settings) -> str:
 
 
 def _check(settings: Settings) -> None:
-    load_tokens(settings)
     for name, place in settings.roots.items():
         path = place.local
         if path is None:

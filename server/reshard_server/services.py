@@ -91,14 +91,21 @@ class Services:
         return await run_sync(asked, limiter=self.finders)
 
 
-@contextmanager
-def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterator[Services]:
-    """Opens all services, and closes them in the opposite order.
+@dataclass(frozen=True)
+class Working:
+    """The records, and what carries conversions out: all that ``reshard work`` has, and a part of a server."""
 
-    Raises ReshardError if something cannot be opened.
+    database: sa.Engine
+    children: Children
+    queue: JobQueue
+
+
+@contextmanager
+def open_work(settings: Settings, roots: Roots) -> Iterator[Working]:
+    """Opens the records, claims conversions from them, and stops in good order.
+
+    Raises ReshardError if the records cannot be used, or another process works on the state folder.
     """
-    check_arguments()  # imports the modules that it needs, so that the first request need not wait
-    tokens, roots = load_tokens(settings), Roots.of(settings.roots)
     with ExitStack() as opened:
         opened.enter_context(state_locked(settings))
         database = open_database(settings)
@@ -112,6 +119,20 @@ def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterato
         queue = JobQueue(settings, database, roots, children)
         queue.launch()
         opened.callback(queue.close)
+        yield Working(database, children, queue)
+
+
+@contextmanager
+def open_services(settings: Settings, drain: Drain, metrics: Metrics) -> Iterator[Services]:
+    """Opens all services, and closes them in the opposite order.
+
+    Raises ReshardError if something cannot be opened.
+    """
+    check_arguments()  # imports the modules that it needs, so that the first request need not wait
+    tokens, roots = load_tokens(settings), Roots.of(settings.roots)
+    with ExitStack() as opened:
+        working = opened.enter_context(open_work(settings, roots))
+        database, children, queue = working.database, working.children, working.queue
         names = RootNames.of(settings.roots, settings.state, Path(__file__).parent)
         looks, reads = _slots(settings, "looks"), _slots(settings, "reads")
         questions = Questions(names, drain, looks, reads, children)

@@ -82,6 +82,8 @@ def _bytes(value: object) -> object:
 SIZE = BeforeValidator(_bytes)
 Size = Annotated[int, SIZE]
 RootPlace = Annotated[Location, PlainValidator(_place)]
+LabelKey = Annotated[str, Field(min_length=1, max_length=64)]
+LabelValue = Annotated[str, Field(max_length=256)]
 RootName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
 
@@ -167,9 +169,17 @@ class Settings(BaseSettings):
     session_hours: float = Field(
         12.0, gt=0, le=720, description="Hours after which people must sign in again."
     )
-    running: int = Field(2, ge=1, le=64, description="Conversions that this server runs at once.")
+    running: int = Field(
+        2, ge=1, le=64, description="Conversions, or parts of one, that this host runs at once."
+    )
     running_per_token: int = Field(
-        2, ge=1, description="Conversions of one token that run at once, over all replicas."
+        2,
+        ge=1,
+        description="Conversions and parts of one token that run at once, over all replicas.",
+    )
+    labels: dict[LabelKey, LabelValue] = Field(
+        default_factory=dict,
+        description="What this host has, as text by name; a request may name labels that its host must have (host_labels).",
     )
     queued_per_token: int = Field(500, ge=1, description="Conversions of one token that may wait.")
     max_memory: Size = Field(

@@ -18,7 +18,7 @@ import reshard
 ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
-    "ArrayProof", "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "CheckpointWarning", "CleanedVersions",
+    "ArrayProof", "BegunParts", "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "CheckpointWarning", "CleanedVersions",
     "ConversionPlan", "ConversionReport", "ConvertOptions", "CorruptError", "DeltaChecksum", "DeltaEncoding", "DeltaReceiver",
     "DeltaReport", "DeltaTensor", "DeviceMesh", "DiffReport", "Encoding", "FileVerdict", "FilesOf", "Fingerprint",
     "FixedShardsPartitioner", "ForbiddenError", "FormatError", "FormatName", "Grid", "Identification", "IdentityMode",
@@ -31,12 +31,12 @@ PUBLIC = [
     "ReshardError", "RestoreOptions", "RestoreReport", "ResumeError", "SaveHandle", "SaveSliceInfo", "ShardStream",
     "ShardedVariable", "SliceProof", "SourceChangedError", "Stage", "StepInfo", "StorageError", "Style", "SyncError",
     "Target", "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorIdentity", "TensorInfo", "TensorLayout",
-    "TensorPreview", "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TimePlan", "TimeReport",
+    "TensorPreview", "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TimePlan",
     "TreeError", "Unlisted", "VariableError", "VariableIndexError", "VariableTypeError", "Verification",
-    "VerificationError", "VersionInfo", "WeightsIdentity", "__version__", "apply", "check_arguments",
-    "checkpoint_format", "clean", "clean_versions", "commit", "convert", "convert_all", "convert_part", "delta", "diff",
+    "VerificationError", "VersionInfo", "WeightsIdentity", "__version__", "apply", "begin_parts", "check_arguments",
+    "checkpoint_format", "clean", "clean_versions", "commit", "commit_all", "convert", "convert_all", "convert_part", "delta", "diff",
     "distribute_tensor", "doctor", "embedding_lookup", "fingerprint", "identify", "inspect", "inspect_run",
-    "inspect_versions", "is_checkpoint", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",
+    "inspect_versions", "is_checkpoint", "join_part", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",
     "plan_all", "preview_layout", "progress_bar", "prove", "restore", "save", "sign", "starter_layout", "steps",
     "verify",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 from reshard_server import services
-from reshard_server.db.conversions import claims
+from reshard_server.db.conversions import executors
 from reshard_server.errors.error_handlers import Unavailable
 from reshard_server.settings import Settings
 
@@ -28,7 +28,7 @@ class Idle:
     refused: Unavailable | None = None
 
     def launch(self) -> None:
-        claims.beat(self.database, self.executor)
+        executors.beat(self.database, self.executor)
 
     def close(self) -> None: ...
 

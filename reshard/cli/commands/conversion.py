@@ -197,6 +197,7 @@ def convert(
     chosen: Chosen,
     resources: Resources,
     ray: str | None = None,
+    parts: Count = None,
     part: str | None = None,
     by: ByServer,
     dry_run: bool = False,
@@ -221,8 +222,9 @@ def convert(
         --dry-run: Show the plan, as reshard plan does, and convert nothing.
 
     Resources:
-        --ray [ADDRESS]: Let every host of this Ray cluster work, such as 10.0.0.1:6379; --max-memory and --workers are then those of each
-            host, and SRC and DST must be seen by all. Without ADDRESS: the cluster of this host, or of the variable RAY_ADDRESS.
+        --ray [ADDRESS]: Let every host of this Ray cluster do parts, such as 10.0.0.1:6379; --max-memory and --workers are then those of each
+            part, and SRC and DST must be seen by all. Without ADDRESS: the cluster of this host, or of the variable RAY_ADDRESS.
+        --parts N: The number of parts with --ray. Default: six for each host, and fewer for a small conversion.
         --part I/N: Do part I of N of this conversion, such as 3/16, on a host of its own; reshard commit DST makes the target appear when
             all parts are done. Every part takes the same options, --max-memory and --workers among them.
 
@@ -244,7 +246,7 @@ def convert(
         $ reshard convert ckpt/1000 hf --to safetensors --map to_hf.yaml
         $ reshard convert ckpt/1000 --target serving.yaml=served \
           --target model=8=evaluated --cast float=bfloat16
-        $ reshard convert ckpt/1000 served --layout serving.yaml --ray 10.0.0.1:6379
+        $ reshard convert ckpt/1000 served --layout serving.yaml --ray 10.0.0.1:6379 --parts 32
         $ reshard convert ckpt/1000 served --layout serving.yaml --part 3/16
         $ reshard convert data/run/1000 data/served --layout serving.yaml \
           --server http://checkpoints:8080 --token-file token
@@ -257,9 +259,11 @@ def convert(
     # --ray and --part say where to convert, so that the variable RESHARD_SERVER does not.
     elsewhere = by.server is None and (ray or part)
     asked = (replace(by, server="") if elsewhere else by).asked()
-    _refuse_together(
-        {"--ray": ray, "--part": part, "--server": by.server, "--target": given["target"]}
-    )
+    _refuse_together({"--ray": ray, "--part": part, "--server": by.server})
+    if parts is not None and ray is None:
+        raise Misuse(
+            "--parts is the number of parts that a Ray cluster does; give --ray, or do each part by itself: --part 1/N to N/N"
+        )
     check_words(options, [one.mesh for one in targets], is_there=asked is not None)
     if dry_run:
         _refuse_elsewhere({"--ray": ray, "--part": part})
@@ -270,7 +274,7 @@ def convert(
     else:
         limits |= chosen.there()
     if part is not None:
-        _convert_part(src, targets[0], part, {**library_options(options), **limits}, output)
+        _convert_part(src, targets, part, library_options(options), limits, output)
         return
     if not (output.as_json or output.quiet):
         for one in targets:
@@ -279,7 +283,7 @@ def convert(
         if asked is None:
             limits["progress"] = loading(progress, _REPORT)
             with ray_cluster(ray) as executor:
-                limits |= executor
+                limits |= {**executor, "parts": parts}
                 made = _convert_here(src, targets, several, library_options(options), limits)
         else:
             request = {"source": src, **limits, **goals_there(targets, options)}
@@ -290,11 +294,11 @@ def convert(
 
 
 def _refuse_together(given: Mapping[str, Any]) -> None:
-    """Refuses options that exclude each other; several targets may go to a cluster or to a server."""
+    """Refuses options that exclude each other."""
     names = [name for name, value in given.items() if value]
-    if len(names) > 1 and ("--part" in names or "--target" not in names):
+    if len(names) > 1:
         raise Misuse(
-            f"{' and '.join(names)} exclude each other: each decides where the conversion runs, and a part has one target; leave one out"
+            f"{' and '.join(names)} exclude each other: each decides where the conversion runs; leave one out"
         )
 
 
@@ -309,18 +313,27 @@ def _refuse_elsewhere(given: Mapping[str, Any]) -> None:
 
 def _convert_part(
     src: str,
-    target: NamedTarget,
+    targets: Sequence[NamedTarget],
     part: str,
-    options: Mapping[str, Any],
+    options: dict[str, Any],
+    limits: Mapping[str, Any],
     output: Output,
 ) -> None:
+    """Does a part; of several targets the first part that begins records the conversion, and all do what is recorded."""
     from reshard.storage.parts import parse_part
 
     with usage():
-        parse_part(part)
-    where = {"layout": target.layout, "mesh": target.mesh, **options}
+        count = parse_part(part).count
+    first = targets[0]
     with output.watching() as progress:
-        report = reshard.convert_part(src, target.dst, part=part, progress=progress, **where)
+        if len(targets) == 1:
+            where = {"layout": first.layout, "mesh": first.mesh, **options, **limits}
+            report = reshard.convert_part(src, first.dst, part=part, progress=progress, **where)
+        else:
+            several = [one.target(options) for one in targets]
+            reshard.begin_parts(src, several, count, **limits)
+            state = options.get("state")
+            report = reshard.join_part(first.dst, part, state=state, progress=progress)
     output.tell("convert", report, "report.part_view")
 
 

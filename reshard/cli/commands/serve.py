@@ -1,4 +1,4 @@
-"""``reshard serve``."""
+"""``reshard serve`` and ``reshard work``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def serve(
         $ reshard serve --settings server.toml
         $ reshard serve --settings server.toml --migrate
     """
-    _need_packages()
+    _need_packages("serve")
     if list_settings:
         _print_settings()
         return
@@ -95,7 +95,35 @@ def serve(
     serve_settings(chosen)
 
 
-def _need_packages() -> None:
+def work(
+    *,
+    settings: Annotated[Path | None, typer.Option(envvar="RESHARD_SETTINGS")] = None,
+    state: Path | None = None,
+    root: Texts = None,
+) -> None:
+    """Carry out conversions of a service on this host, beside its servers; answers no requests.
+
+    It takes conversions and parts of them from the records that the servers share (database_url), as many at once as its setting running
+    allows, and beats as they do: if this host dies, others resume its work. On SIGTERM or Ctrl+C its work stops, others resume it at once,
+    and it exits with 0. Give it the settings of the servers, with the same roots at the same paths. Needs the packages of the extra 'server'.
+
+    Options:
+        --settings FILE: The settings, as TOML (reshard serve --list-settings). Flags and RESHARD_... come first.
+        --state DIR: A folder of its own. Default: reshard-state.
+        --root NAME=PATH: A folder, or a gs://, s3:// or az:// URL, that clients name as NAME/...; may be repeated.
+
+    Examples:
+        $ reshard work --settings server.toml
+    """
+    _need_packages("work")
+    from reshard_server.settings import load_settings
+    from reshard_server.work import work as work_with
+
+    roots = _roots(root or ())
+    work_with(load_settings({"state": state, "roots": roots or None}, settings))
+
+
+def _need_packages(command: str) -> None:
     from importlib.util import find_spec
 
     needed = (
@@ -104,7 +132,7 @@ def _need_packages() -> None:
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise MissingPackageError(
-            f"reshard serve needs {', '.join(missing)}, which this Python lacks; {how_to_install('server')}"
+            f"reshard {command} needs {', '.join(missing)}, which this Python lacks; {how_to_install('server')}"
         )
 
 

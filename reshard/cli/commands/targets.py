@@ -1,7 +1,9 @@
-"""``reshard commit``, ``doctor`` and ``clean``."""
+"""``reshard commit``, ``part``, ``doctor`` and ``clean``."""
 
 from __future__ import annotations
 
+import os
+from itertools import chain
 from typing import Annotated
 
 import typer
@@ -10,7 +12,7 @@ import reshard
 from reshard.cli.console import print_answer, show_view
 from reshard.cli.failures import FAILED
 from reshard.cli.groups import Output
-from reshard.cli.options import Misuse, usage
+from reshard.cli.options import Count, Misuse, usage
 from reshard.cli.target_options import declared
 
 
@@ -32,8 +34,56 @@ def commit(
         $ reshard commit served
     """
     with output.watching() as progress:
-        report = reshard.commit(target, state=state, progress=progress)
-    output.tell("commit", report, "report.report_view", output.show_all)
+        made = reshard.commit_all(target, state=state, progress=progress)
+    warnings = chain.from_iterable(report.warnings for report in made.reports)
+    is_one = len(made.reports) == 1
+    if not output.is_told("commit", made.reports[0] if is_one else made, warnings):
+        show_view("report.reports_view", made, output.show_all)
+
+
+def part(
+    target: str,
+    part: str | None = None,
+    *,
+    of: Count = None,
+    state: Annotated[str | None, declared("state")] = None,
+    output: Output,
+) -> None:
+    """Do one part of a conversion that was begun, as its record beside DST says.
+
+    A service or an engine begins the conversion and gives each process only DST and the number of a part; convert --part begins and does parts
+    by itself. The same command resumes a part that was interrupted. Then commit makes a checkpoint of all parts.
+
+    Options:
+        DST: The target of the parts, a path or a URL of a bucket.
+        [PART]: The part and their number, such as 3/16. Left out with --of.
+        --of N: Do the part of N that the variable JOB_COMPLETION_INDEX names, which Kubernetes counts from 0 in each pod of an Indexed Job.
+
+    Examples:
+        $ reshard part served 2/2
+        $ JOB_COMPLETION_INDEX=1 reshard part served --of 2
+    """
+    with usage():
+        named = _part_of(part, of)
+    with output.watching() as progress:
+        report = reshard.join_part(target, named, state=state, progress=progress)
+    output.tell("convert", report, "report.part_view")
+
+
+def _part_of(part: str | None, of: int | None) -> str:
+    """The part that the words of a command name."""
+    from reshard.storage.parts import parse_part
+
+    if (part is None) == (of is None):
+        raise Misuse("give the part, such as 3/16, or --of N in a pod of an Indexed Job")
+    if part is None:
+        index = os.environ.get("JOB_COMPLETION_INDEX", "")
+        if not index.isdecimal():
+            raise Misuse(
+                f"--of takes the part from the variable JOB_COMPLETION_INDEX, which is {index!r}; expected a number from 0, as Kubernetes sets it"
+            )
+        part = f"{int(index) + 1}/{of}"
+    return str(parse_part(part))
 
 
 def doctor(url: str, *, as_json: bool = False) -> None:

@@ -20,7 +20,6 @@ from reshard import (
     Requests,
     TensorReport,
     TimePlan,
-    TimeReport,
 )
 from reshard.cli.tables import Cell, Column, capped, first_rows, sources_text, table, warnings_of
 from reshard.cli.text import (
@@ -51,17 +50,6 @@ def planned_time(plan: TimePlan | None) -> Iterator[Text]:
     ]
     if unknown:
         yield Text(f"not counted: {', '.join(unknown)}", style="dim")
-
-
-def time_report(report: TimeReport | None) -> Iterator[Text]:
-    """The actual time beside the planned one, and the bottleneck that was expected."""
-    if report is None:
-        return
-    plan = report.planned
-    yield Text(
-        f"time: {duration_text(report.actual_s)}; planned {duration_text(plan.seconds)} on {_hosts(plan)}, expected "
-        f"bottleneck: {plan.bottleneck}"
-    )
 
 
 def _hosts(plan: TimePlan) -> str:
@@ -132,9 +120,8 @@ def reports_view(made: MultiReport, show_all: bool) -> Iterator[RenderableType]:
     said: set[str] = set()
     for report in made.reports:
         yield from report_view(report, show_all, said)
-    if len(made.reports) > 1 and made.read_bytes is not None:
+    if len(made.reports) > 1 and made.read_bytes:
         yield from together_view(made.reports, made.read_bytes)
-        yield from time_report(made.time)
         yield from request_report(made.requests)
 
 
@@ -151,7 +138,6 @@ def report_view(
         yield from warnings_of(report.warnings, said)
         return
     yield from _done(report)
-    yield from time_report(report.time)
     yield from request_report(report.requests)
     if report.map is not None:
         yield Text(map_text(report.map))

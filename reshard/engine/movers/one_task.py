@@ -152,7 +152,7 @@ def _pass_on(task: Task, outputs: Sequence[TaskOutput]) -> list[Result]:
 
 def _open_files(task: Task, unit: Unit, outputs: Sequence[TaskOutput]) -> OpenFiles:
     output = outputs[unit.target]
-    return OpenFiles(output.root, task.open_files, is_there=output.is_attempt)
+    return OpenFiles(output.root, task.open_files, makes_files=output.makes_files)
 
 
 class _Buffers(Struct, frozen=True):

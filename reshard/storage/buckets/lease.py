@@ -128,11 +128,6 @@ class Lease:
     def fence(self) -> int:
         return self._record.fence
 
-    @property
-    def mark(self) -> tuple[str, str]:
-        """Its URL and its run, with which tasks on other hosts check that the run still has it (``check_lease``)."""
-        return self._store.text(self._path), self._record.run
-
     def is_due(self) -> bool:
         """True if the time for a renewal has come."""
         return now_s() >= self._renewed + BEAT_S

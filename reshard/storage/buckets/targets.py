@@ -1,4 +1,4 @@
-"""Targets in buckets: their check before a run and in its tasks, a stamp of a finished one, and its removal.
+"""Targets in buckets: their check before a run, a stamp of a finished one, and its removal.
 
 A bucket renames nothing. A finished target is removed like an unfinished one: under the lease, so that no run writes there, and the
 marker that makes it a checkpoint goes first. The record goes last, so that a later call recognises a target whose removal was
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from reshard.errors import StorageError, TargetBusyError, TargetExistsError
+from reshard.errors import StorageError, TargetExistsError
 from reshard.storage.buckets import objects
-from reshard.storage.buckets.lease import BEAT_S, now_s, read_lease
 from reshard.storage.buckets.store import BucketStore
 from reshard.storage.buckets.transaction import bucket_of, lock_in_bucket, state_folder
 from reshard.storage.commit_markers import UNFINISHED_MARK, is_left_unfinished
@@ -66,27 +65,6 @@ def has_state(target: Location, state: str | None = None) -> bool:
         isinstance(mark.store, BucketStore)
         and objects.known_version(mark.store, mark.path) is not None
     )
-
-
-_SEEN: dict[tuple[str, str], float] = {}
-"""The time at which this process last saw that a run has a lease."""
-
-
-def refuse_lost_lease(store: BucketStore, path: str, run: str) -> None:
-    """Raises TargetBusyError unless a run has the lease; asks the store if the last answer is ``BEAT_S`` old.
-
-    Tasks on other hosts call it, since their run may be over.
-    """
-    asked_s, mark = now_s(), (store.text(path), run)
-    if asked_s < _SEEN.get(mark, -BEAT_S) + BEAT_S:
-        return
-    found = read_lease(store, path)
-    if found is None or found.run != run or found.is_free:
-        raise TargetBusyError(
-            f"the run that began this task is over: it has {mark[0]} no longer; nothing was written"
-        )
-    _SEEN.clear()
-    _SEEN[mark] = asked_s
 
 
 def stamp_in_bucket(output: Location, records: Sequence[str]) -> str | None:

@@ -39,10 +39,9 @@ from reshard.storage.commit_markers import (
     numbered,
     run_of,
 )
-from reshard.storage.host import this_kernel
 from reshard.storage.local.staging import PARTIAL
 from reshard.storage.location import Location, is_in_bucket, locate
-from reshard.storage.transaction import CheckReplaced, Earlier, Prove, RemoteAccess
+from reshard.storage.transaction import CheckReplaced, Earlier, Prove
 
 _TICK_S = 0.5
 
@@ -132,12 +131,6 @@ class ObjectTransaction:
     def rewrite(self, made_by: Mapping[str, Any], records: Iterable[str]) -> None:
         self._segments.start(made_by, records)
         self._is_begun = True
-
-    def open_to_tasks(self) -> RemoteAccess:
-        return RemoteAccess("", this_kernel(), self._lease.mark)
-
-    def close_to_tasks(self) -> None:
-        """Does nothing: tasks check the lease, and replace no object."""
 
     def append(self, record: str) -> None:
         self.check()  # no record of a run that has lost the target

@@ -177,19 +177,19 @@ def close_after_reading(fd: int) -> None:
 class OpenFiles:
     """Files open for writing below a folder, made on first use; the oldest is closed beyond ``limit``.
 
-    ``is_there``: the folder exists, and must not be made again if it is gone.
+    ``makes_files``: the folder exists, must not be made again if it is gone, and has no shared files yet.
     """
 
-    def __init__(self, root: str, limit: int, *, is_there: bool = False) -> None:
+    def __init__(self, root: str, limit: int, *, makes_files: bool = False) -> None:
         self._root = root
         self._limit = limit
-        self._must_be_there = root if is_there else ""
+        self._must_be_there = root if makes_files else ""
         self._fds: OrderedDict[str, int] = OrderedDict()
 
     def fd(self, file: str, *, is_shared: bool = False) -> int:
         """A descriptor for ``file`` (relative to the folder).
 
-        A missing file is made with its parent folders. A shared file must exist: the writer made it before.
+        A missing file is made with its parent folders. A shared file must exist, unless ``makes_files``: the writer made it before.
         """
         if file in self._fds:
             self._fds.move_to_end(file)
@@ -198,7 +198,9 @@ class OpenFiles:
             self._close(self._fds.popitem(last=False))
         path = self.path(file)
         fd = self._fds[file] = (
-            open_shared(path) if is_shared else open_new(path, self._must_be_there)
+            open_shared(path)
+            if is_shared and not self._must_be_there
+            else open_new(path, self._must_be_there)
         )
         return fd
 

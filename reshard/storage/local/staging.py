@@ -3,18 +3,12 @@
 ``DIR/.name.reshard-partial`` beside ``DIR/name`` has a lock file, a journal if the run can be resumed, and the
 folder or file that becomes the target (``publishing``). The lock ends with its process, so a later run takes over the
 folder of a killed one.
-
-``attempts-5f0c…`` in it has a folder for each execution of a batch of tasks in another process. When its result arrives, the run
-moves the files below the root of the target, each by one rename. So only the run itself writes below the root: a task that was
-abandoned, or executed twice, changes none of its files. When the run ends, or another one takes the target over, the folder is
-renamed and removed. A task that still writes then finds no folder, and makes none.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,8 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reshard.errors import StorageError, TargetBusyError
-from reshard.storage.host import host_name
+from reshard.errors import TargetBusyError
 from reshard.storage.local.files import (
     close_after_reading,
     make_parents,
@@ -33,7 +26,7 @@ from reshard.storage.local.files import (
     storage_errors,
     write_all,
 )
-from reshard.storage.local.syncing import fsync, sync_tree
+from reshard.storage.local.syncing import fsync
 
 _LOCK = "lock"
 PARTIAL = ".reshard-partial"
@@ -185,8 +178,6 @@ def dissolve(staging: Staging) -> None:
     for journal in (staging.journal, staging.next_journal):
         with suppress(OSError):
             _remove(journal)
-    with suppress(StorageError):
-        end_attempts(staging.folder)
     with suppress(OSError):  # rmtree raises some errors despite ignore_errors
         shutil.rmtree(staging.root, ignore_errors=True)
     # The lock last, against a process that takes it between two of these removals.
@@ -258,103 +249,26 @@ def _is_same_file(fd: int, path: Path) -> bool:
         return False
 
 
-PREFIX = "attempts-"
-_DEAD = "dead-"
-
-
-def attempts_in(folder: Path) -> Path:
-    """The path of a folder for attempts of a new run, below its staging folder; it is not made."""
-    return folder / f"{PREFIX}{secrets.token_hex(8)}"
-
-
-def open_attempts(attempts: Path) -> None:
-    """Makes the folder, and ends the attempts of earlier runs."""
-    end_attempts(attempts.parent)
-    with storage_errors("create", attempts):
-        attempts.mkdir()
-    fsync(attempts.parent)
-
-
-def end_attempts(staging: Path) -> None:
-    """Ends all attempts to write to a target: a task that still runs can no longer make a file.
-
-    The folder is renamed first: while a folder is emptied under its name, a task could make a file in it.
-    """
-    for path in _below(staging):
-        if path.name.startswith(PREFIX):
-            dead = path.with_name(f"{_DEAD}{path.name}")
-            with storage_errors("remove", path):
-                path.rename(dead)  # against a task that makes a file while the folder is emptied
-            path = dead
-        if path.name.startswith(_DEAD):
-            with suppress(OSError):  # rmtree raises some errors despite ignore_errors
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _below(folder: Path) -> list[Path]:
-    with storage_errors("list", folder):
-        try:
-            return list(folder.iterdir())
-        except FileNotFoundError:
-            return []
-
-
-def begin_attempt(attempts: str) -> str:
-    """Makes a folder for one attempt; returns its name. StorageError if the folder of all attempts is not there."""
-    name = secrets.token_hex(8)
-    path = f"{attempts}/{name}"
-    try:
-        os.mkdir(path)  # noqa: PTH102 - once for each batch, without making what is above it
-    except FileNotFoundError as error:
-        raise StorageError(
-            f"host {host_name()!r} does not see {attempts!r}: either it does not share the file system of the target, or the run that "
-            "began this task is over; leave that folder alone, give only executors whose workers share this file system, and run again"
-        ) from error
-    except OSError as error:
-        with storage_errors("create", path):
-            raise error
-    return name
-
-
-def has_attempt(attempts: str, name: str) -> bool:
-    """True if the folder of an attempt exists, perhaps made by another host."""
-    return Path(attempts, name).is_dir()
-
-
-def sync_attempt(folder: str) -> None:
-    """Makes the files of an attempt and their folders durable."""
-    sync_tree(Path(folder))
-
-
-def accept(
-    attempts: str,
-    name: str,
-    root: str,
-    files: Iterable[str],
-    heads: Mapping[str, tuple[bytes, int]],
-    *,
-    may_be_moved: bool = False,
+def take_files(
+    source: str, root: str, files: Iterable[str], heads: Mapping[str, tuple[bytes, int]]
 ) -> None:
-    """Moves the files of an attempt below ``root``; each replaces an existing file.
+    """Moves files from one folder to another, each by one rename; files that were moved before stay.
 
-    ``may_be_moved``: accepts files that were moved before, and are at their place and no longer in the attempt. ``heads`` has, for each
-    file that chunks share, the first bytes, which no task writes, and the size.
+    ``heads`` has, for each file that chunks share, the first bytes, which no task writes, and the size.
     """
     for file in files:
-        source, target = f"{attempts}/{name}/{file}", f"{root}/{file}"
+        path, target = f"{source}/{file}", f"{root}/{file}"
+        # Against a crash between a move and the record of it: the move is repeated.
+        if not os.path.lexists(path) and os.path.lexists(target):
+            continue
         if file in heads:
-            _complete(source, *heads[file])
+            _complete(path, *heads[file])
         with storage_errors("move", target):
             try:
-                os.rename(source, target)  # noqa: PTH104 - once for each chunk
+                os.rename(path, target)  # noqa: PTH104 - once for each chunk
             except FileNotFoundError:
-                if not os.path.lexists(source):
-                    # Against a crash between this move and the record of it: the move is repeated.
-                    if may_be_moved and os.path.lexists(target):
-                        continue
-                    raise
                 make_parents(target, root)
-                os.rename(source, target)  # noqa: PTH104  once for each chunk
+                os.rename(path, target)  # noqa: PTH104  once for each chunk
 
 
 def _complete(path: str, head: bytes, nbytes: int) -> None:

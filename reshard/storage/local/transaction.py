@@ -33,28 +33,25 @@ from msgspec.structs import replace
 
 from reshard.errors import ResumeError, StorageError
 from reshard.storage.checked_lines import JOURNAL, JOURNAL_VERSION, LineFile, read_lines
-from reshard.storage.host import boot_id, host_name, this_kernel
+from reshard.storage.host import boot_id, host_name
 from reshard.storage.local.files import size_if_there, storage_errors, write_file
 from reshard.storage.local.publishing import is_linked, publish, remove_files, unlink_files
 from reshard.storage.local.staging import (
     FILES_OF_PREFIX,
     STAGED_PREFIX,
     Staging,
-    attempts_in,
     dissolve,
     emptied,
-    end_attempts,
     lock_staging,
     locked,
     make_folders,
-    open_attempts,
     staging_for,
     stamped,
 )
 from reshard.storage.local.store import LOCAL
 from reshard.storage.local.syncing import forget_cached, fsync, sync_tree
 from reshard.storage.location import Location
-from reshard.storage.transaction import CheckReplaced, Earlier, Prove, RemoteAccess
+from reshard.storage.transaction import CheckReplaced, Earlier, Prove
 
 PARTS_REQUEST = "parts/request"
 """The file that all parts of a conversion share; ``storage.parts`` writes it."""
@@ -77,7 +74,6 @@ class LocalTransaction:
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self._journal: LineFile | None = None
-        self._attempts: Path | None = None
         self._marks: tuple[str, ...] = ()
 
     @property
@@ -121,13 +117,11 @@ class LocalTransaction:
         return read_records(self._staging.journal)
 
     def begin(self, made_by: Mapping[str, Any]) -> None:
-        end_attempts(self._staging.folder)  # against tasks of a killed run that still write
         unlink_files(self._staging)
         self._staging = emptied(self._staging)
         self._journal = new_journal(self._staging.journal, self._header(made_by))
 
     def keep_files(self) -> None:
-        end_attempts(self._staging.folder)
         unlink_files(self._staging)  # files that are written again must get their names again
         self._staging = stamped(self._staging)
 
@@ -143,19 +137,6 @@ class LocalTransaction:
                 path.replace(old)
             on_error.pop_all()
         self._journal = journal
-
-    def open_to_tasks(self) -> RemoteAccess:
-        self._attempts = attempts_in(self._staging.folder)
-        open_attempts(self._attempts)
-        return RemoteAccess(str(self._attempts), this_kernel())
-
-    def close_to_tasks(self) -> None:
-        if self._attempts is not None:
-            end_attempts(self._staging.folder)
-            self._attempts = None
-        if self._staging.file:  # a task may have written it again
-            with suppress(StorageError):
-                self._staging = stamped(self._staging)
 
     def append(self, record: str) -> None:
         if self._journal is None:
@@ -208,7 +189,6 @@ class LocalTransaction:
             return False
 
     def unpublish(self, _index: str, /) -> None:
-        end_attempts(self._staging.folder)  # all files go by one rename, the index too
         self._staging = emptied(self._staging)
         with storage_errors("remove", self._staging.target):
             self._staging.target.rename(self._staging.root)
@@ -246,22 +226,46 @@ def part_staging(target: Path, name: str) -> Staging:
 
 
 @contextmanager
-def lock_part_folder(target: Path, name: str) -> Iterator[LocalTransaction]:
-    """The transaction of a part; no other process has its folder in the block."""
+def lock_part_folder(target: Path, name: str, run: str = "") -> Iterator[PartFolder]:
+    """The transaction of a part; no other process has its folder in the block. ``run``: as of ``PartFolder``."""
     staging = part_staging(target, name)
     make_folders(staging.folder.parent)
     with locked(staging) as locked_target:
-        yield LocalTransaction(locked_target)
+        yield PartFolder(locked_target, run)
+
+
+class PartFolder(LocalTransaction):
+    """A held part. Its root has the name of the run that writes it.
+
+    Against a run that was presumed dead and lives on: the root is renamed when another run takes the part over. The first one then
+    finds no folder, and makes none.
+    """
+
+    def __init__(self, staging: Staging, run: str) -> None:
+        self._earlier = next(iter(sorted(staging.folder.glob(f"{staging.root.name}*"))), None)
+        own = staging.root.with_name(f"{staging.root.name}-{run}") if run else None
+        super().__init__(replace(staging, root=self._earlier or own or staging.root))
+        self._own = own or self._root
+
+    def begin(self, made_by: Mapping[str, Any]) -> None:
+        self._rename()
+        super().begin(made_by)
+
+    def keep_files(self) -> None:
+        self._rename()
+        super().keep_files()
+
+    def _rename(self) -> None:
+        if self._earlier not in (None, self._own):
+            with storage_errors("rename", self._root):
+                self._root.rename(self._own)
+        self._staging = replace(self._staging, root=self._own)
 
 
 def remove_part_folders(target: Path) -> None:
     """Removes the folder of all parts of a target; a process that still writes there finds no folder."""
     folder = staging_for(target).folder / "parts"
     dead = folder.with_name(f"dead-parts-{os.getpid()}")
-    with suppress(FileNotFoundError):
-        for part in folder.iterdir():
-            if part.is_dir():
-                end_attempts(part)
     with storage_errors("remove", folder), suppress(FileNotFoundError):
         folder.rename(dead)  # against a part that makes a file while the folder is emptied
     shutil.rmtree(dead, ignore_errors=True)

@@ -7,6 +7,11 @@ An executor (a process) has a running conversion under a claim, a random text th
 write about the conversion names the claim, so a process that lost the claim writes nothing. ``begun`` is true once any
 attempt has moved data, so that later attempts resume instead of starting over.
 
+A conversion in parts has further rows, one for each part: ``parent`` is the conversion's id, and ``part`` counts from 1. They are
+claimed as conversions are, and never listed. The conversion's own row has ``parts``, their number, and ``parts_left``: NULL until the
+split, then the parts that have not succeeded; at 0 the commit may be claimed. While parts are left the row has no claim. ``host`` is
+the last host that had a claim, and ``max_memory`` (bytes) what a host must have, besides the labels of ``conversion_needs``.
+
 ``turns`` numbers the claims of each token: the token with the lowest number was served longest ago.
 
 The run of a step is claimed likewise while the step is hard-linked. A folder of hard links (``schedule_holds``) belongs
@@ -44,12 +49,20 @@ CONVERSIONS = sa.Table(
     sa.Column("started_at", sa.Float),
     sa.Column("ended_at", sa.Float),
     sa.Column("revision", sa.BigInteger, nullable=False, default=1),
+    sa.Column("parent", sa.String(64)),
+    sa.Column("part", sa.Integer),
+    sa.Column("parts", sa.Integer),
+    sa.Column("parts_left", sa.Integer),
+    sa.Column("host", sa.String(255)),
+    sa.Column("max_memory", sa.BigInteger),
+    sa.Column("workers", sa.Integer),
     sa.Index("conversions_by_time", "created_at", "id"),
     sa.Index("conversions_by_state", "state", "created_at"),
     sa.Index("conversions_by_token", "token", "created_at"),
     sa.Index("conversions_of_token_by_state", "token", "state"),
     sa.Index("conversions_by_schedule", "schedule", "created_at"),
     sa.Index("conversions_in_queue", "state", "priority", "created_at"),
+    sa.Index("conversions_by_parent", "parent", "part"),
 )
 
 CONVERSION_LABELS = sa.Table(
@@ -59,6 +72,13 @@ CONVERSION_LABELS = sa.Table(
     sa.Column("key", sa.String(64), primary_key=True),
     sa.Column("value", sa.String(256), nullable=False),
     sa.Index("conversion_labels_by_value", "key", "value"),
+)
+
+CONVERSION_NEEDS = sa.Table(
+    "conversion_needs",
+    METADATA,
+    sa.Column("conversion", sa.String(64), primary_key=True),
+    sa.Column("label", sa.String(512), primary_key=True),
 )
 
 TURNS = sa.Table(
@@ -188,4 +208,7 @@ EXECUTORS = sa.Table(
     sa.Column("host", sa.String(255), nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
     sa.Column("heartbeat_at", sa.Float, nullable=False),
+    sa.Column("max_memory", sa.BigInteger),
+    sa.Column("slots", sa.Integer),
+    sa.Column("labels", sa.JSON),
 )

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from reshard_server.db.conversions import claims
 from reshard_server.db.conversions.claims import Claim, End
+from reshard_server.db.conversions.parts import Split
 from reshard_server.errors.error_handlers import unavailable
 from reshard_server.errors.problems import NO_PROGRESS, RAN_TOO_LONG, Kind, ProblemError
 from reshard_server.host_clock import host_seconds
@@ -42,6 +43,21 @@ class Converted:
 
     reports: list[dict[str, Any]]
     read_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The child planned the parts, and recorded their request at the targets.
+
+    Attributes:
+        already_done: True if the targets are finished.
+        anew: True if what was begun before could not be resumed, and was removed.
+    """
+
+    parts: int
+    total_bytes: int
+    already_done: bool
+    anew: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +98,7 @@ class TimedOut:
     problem: ProblemError
 
 
-Outcome = Converted | Refused | Died | Interrupted | TimedOut
+Outcome = Converted | Begun | Refused | Died | Interrupted | TimedOut
 
 
 @dataclass
@@ -98,7 +114,7 @@ class _Conversation:
     child: ChildProcess
     lease_ends: float
     progress: ProgressState | None = None
-    outcome: Converted | Refused | None = None
+    outcome: Converted | Begun | Refused | None = None
 
     def receive(self, messages: Iterable[Message]) -> None:
         """Acts on the child's messages."""
@@ -111,6 +127,8 @@ class _Conversation:
                 self.child.send({"may_publish": self.claim.may_publish()})
             elif "result" in message:
                 self.outcome = Converted(**message["result"])
+            elif "begun" in message:
+                self.outcome = Begun(**message["begun"])
             else:
                 if "log" in message:
                     LOG.warning("%s", message["log"])
@@ -261,7 +279,11 @@ class OwnClaim:
         error: dict[str, Any] | None = None,
         read_bytes: int | None = None,
     ) -> bool:
-        """Writes the end of the conversion; False if the claim was lost."""
+        """Writes the end of the conversion or the part; False if the claim was lost. The error of a part names it and its host."""
+        part, host = self.claim.part, self.claim.host
+        if error is not None and part is not None:
+            said = f"part {part} of {self.claim.parts} on the host {host}: {error['detail']}"
+            error = {**error, "detail": said, "part": part, "host": host}
         values: dict[str, Any] = {"result": result, "error": error, "read_bytes": read_bytes}
         values["progress"] = self._progress
         ended = bool(self._insist(lambda: claims.finish(self.db, self.claim, state, **values)))
@@ -270,6 +292,10 @@ class OwnClaim:
             why = {} if error is None else {"problem": error["type"], "detail": error["detail"]}
             LOG.log(level, "ended", extra={"state": state, **why})
         return ended
+
+    def split(self, found: Split) -> bool:
+        """Queues the parts, for which the conversion waits from now on; False if the claim was lost."""
+        return bool(self._insist(lambda: claims.split(self.db, self.claim, found)))
 
     def hand_back(self) -> None:
         """Queues the conversion again for another server."""

@@ -290,6 +290,13 @@ CHECKED_OF_DELTA = ("select", "drop", "rename", "cast", "sizes", "reverse", "fil
 
 def check_job(serving: Checking, caller: Caller, request: JobRequest) -> None:
     """Raises ProblemError for the first wrong member of a conversion's or a delta's request."""
+    reads_deltas = isinstance(request, OneDelta) or bool(getattr(request, "deltas", ()))
+    if request.parts is not None and reads_deltas:
+        raise ProblemError(
+            INVALID,
+            f"parts is {request.parts!r}, but a delta is made, and deltas are applied, by one process; leave parts out",
+            "/parts",
+        )
     if isinstance(request, OneDelta):
         _check_delta(serving, caller, request)
     else:

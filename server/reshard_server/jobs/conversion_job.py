@@ -19,6 +19,10 @@ conversion's row in the database passes from one to the other.
 9. ``attempt``: runs the child; passes on progress, renews its lease, stops it, lets it publish.
 10. ``judge``: writes the end to the row, or waits and goes back to 6.
 
+A conversion in parts is claimed twice, and each of its parts once: ``work_of`` says what a claim is for. First a child plans and
+records the parts' request at the targets; ``judge`` then queues the parts (``db/conversions/parts.py``). When all have succeeded, a
+child commits and publishes.
+
 The change of the row wakes every stream of events that watches the conversion (``db/conversions/conversions.py``).
 
 A problem that the library names would come again, so it ends the conversion. A process that dies without a message
@@ -34,7 +38,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import sqlalchemy as sa
 from anyio import CapacityLimiter
@@ -47,13 +51,16 @@ from reshard.storage.location import locate
 from reshard_server.auth.limits import Drain
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.conversions import claims, conversions
+from reshard_server.db.conversions import claims, conversions, part_states
+from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.conversions.created import BatchRecorder, Submission
 from reshard_server.db.conversions.hard_links import linked_source
+from reshard_server.db.conversions.parts import Split
 from reshard_server.db.documents import UnreadableError, unknown_members
 from reshard_server.db.stored.kinds import KINDS, content_then
 from reshard_server.errors.problems import CONFLICT, INTERNAL, WORKER_DIED, ProblemError, problem_of
 from reshard_server.jobs.attempt import (
+    Begun,
     Converted,
     Died,
     Interrupted,
@@ -199,7 +206,9 @@ class _Attempts:
 
     def read_row(self) -> Conversion | None:
         """The conversion; None if its record was deleted. Raises UnreadableError for another version's."""
-        conversion = conversions.get(self.claim.db, self.claim.claim.conversion)
+        conversion = conversions.get(
+            self.claim.db, self.claim.claim.whole, with_result=False, whole=False
+        )
         if conversion is not None and (unknown := unknown_members(conversion.request)):
             raise UnreadableError(CONFLICT, f"this version does not know {', '.join(unknown)}")
         return conversion
@@ -209,7 +218,7 @@ class _Attempts:
         claim = self.claim
         has_moved = claims.has_moved(claim.db, claim.claim)
         document = make_child_request(
-            claim.db, self.settings, self.roots, conversion, begun=has_moved
+            claim.db, self.settings, self.roots, conversion, begun=has_moved, claim=claim.claim
         )
         if not self.waits_for_target and not claim.begin_attempt():
             state = claims.state_of(claim.db, claim.claim)
@@ -218,25 +227,49 @@ class _Attempts:
         return attempt(document, claim, limits, self.children)
 
     def judge(
-        self, conversion: Conversion, outcome: Converted | Refused | Died | TimedOut
+        self, conversion: Conversion, outcome: Converted | Begun | Refused | Died | TimedOut
     ) -> float | None:
-        """Writes the end to the row, or returns the seconds to wait before the next attempt."""
+        """Writes the end to the row, queues the parts, or returns the seconds to wait before the next attempt."""
+        held = self.claim.claim
+        if isinstance(outcome, Begun):
+            return self._split(conversion, outcome)
         links = linked_source(self.claim.db, conversion.id)
         wording = Wording.of(self.settings.roots, conversion.request, links)
         if isinstance(outcome, Converted):
-            reports = wording.reports(outcome.reports)
-            self.claim.finish("succeeded", result=reports, read_bytes=outcome.read_bytes)
+            reports = wording.reports(outcome.reports) if held.part is None else None
+            read_bytes = outcome.read_bytes
+            if held.commits and read_bytes is not None:
+                read_bytes += part_states.read_bytes(self.claim.db, conversion.id)
+            self.claim.finish("succeeded", result=reports, read_bytes=read_bytes)
             return None
         if isinstance(outcome, TimedOut):
             _fail(self.claim, outcome.problem)
             return None
         if isinstance(outcome, Died):
             return self._after_death(outcome)
-        if outcome.busy and (self.waits_for_target or conversion.attempts > 0):
+        # A target whose parts were begun is held by a child of this conversion, perhaps of a host that was taken for dead.
+        is_ours = self.claim.attempt > 1 or held.parts is not None
+        if outcome.busy and (self.waits_for_target or is_ours):
             self.waits_for_target = True
             LOG.info("waiting for the target, which an earlier attempt's process has locked")
             return BUSY_PAUSE_SECONDS
         self.claim.finish("failed", error=wording.problem(outcome.problem))
+        return None
+
+    def _split(self, conversion: Conversion, begun: Begun) -> float | None:
+        """Queues the parts; the commit is then claimed as soon as none is left."""
+        claim, (budget, workers) = (
+            self.claim,
+            limits_of(self.settings, conversion.request, self.claim.claim),
+        )
+        parts = 0 if begun.already_done else begun.parts
+        found = Split(parts, begun.total_bytes, begun.anew, budget, workers)
+        if begun.anew:
+            LOG.warning("what was begun could not be resumed; every part begins anew")
+        if not claim.split(found):
+            state = claims.state_of(claim.db, claim.claim)
+            if state == "cancelling":
+                claim.finish("cancelled")
         return None
 
     def _after_death(self, died: Died) -> float | None:
@@ -292,13 +325,43 @@ reserved by threads (stacks, heaps, codecs) and never touched.
 """
 
 
+Work = Literal["convert", "begin", "join", "commit"]
+"""convert: all in one child. begin: the parts are planned and queued. join: one part. commit: all parts are published."""
+
+
+def work_of(claim: Claim | None, request: JobRequest) -> Work:
+    """What a child does under a claim. This is the only place that chooses by the request's engine."""
+    if claim is not None and claim.part is not None:
+        return "join"
+    if claim is not None and claim.commits:
+        return "commit"
+    return "begin" if request.parts is not None and request.engine == "replicas" else "convert"
+
+
+def limits_of(settings: Settings, request: JobRequest, claim: Claim | None) -> tuple[int, int]:
+    """The bytes of memory and the workers of a child: those of the split for a part, a commit and another split."""
+    if claim is not None and claim.max_memory is not None and claim.workers is not None:
+        return claim.max_memory, claim.workers
+    budget = settings.max_memory
+    if request.max_memory is not None:
+        budget = min(parse_bytes(request.max_memory), budget)
+    return budget, min(request.workers or settings.workers, settings.workers)
+
+
 def make_child_request(
-    db: sa.Engine, settings: Settings, roots: Roots, conversion: Conversion, *, begun: bool
+    db: sa.Engine,
+    settings: Settings,
+    roots: Roots,
+    conversion: Conversion,
+    *,
+    begun: bool,
+    claim: Claim | None = None,
 ) -> dict[str, Any]:
     """The document that the child reads from stdin.
 
     Args:
         begun: True if an attempt already moved data; then ``restart`` throws nothing away.
+        claim: says which part it is, if any, and its limits.
 
     Raises ProblemError if a path may no longer be used, LayoutError if a layout or a map no longer exists.
     """
@@ -306,10 +369,7 @@ def make_child_request(
     links = linked_source(db, conversion.id)
     is_linked = links is not None and is_there(locate(links))
     source = str(links if is_linked else roots.recheck(request.source))
-    budget = settings.max_memory
-    if request.max_memory is not None:
-        budget = min(parse_bytes(request.max_memory), budget)
-    workers = min(request.workers or settings.workers, settings.workers)
+    budget, workers = limits_of(settings, request, claim)
     as_of = conversion.created_at.timestamp()
     targets = [_target(db, roots, each, as_of, begun) for each in targets_of(request)]
     if isinstance(request, OneDelta):
@@ -319,6 +379,11 @@ def make_child_request(
     else:
         deltas = getattr(request, "deltas", ())
         work = {"deltas": [str(roots.recheck(each)) for each in deltas]}
+    if (asked := work_of(claim, request)) == "begin":
+        number = conversion.request.parts if claim is None or not claim.parts else claim.parts
+        work["begin"] = None if number == "auto" else number
+    elif claim is not None and asked != "convert":
+        work[asked] = f"{claim.part}/{claim.parts}" if asked == "join" else True
     return {
         **work,
         "source": source,

@@ -22,8 +22,9 @@ import sqlalchemy as sa
 from reshard_server.auth.root_paths import Roots
 from reshard_server.db.clock import clock_of, now_of
 from reshard_server.db.connections import LOOK_SECONDS, news_of
-from reshard_server.db.conversions import claims, created, rows
+from reshard_server.db.conversions import claims, created, executors, rows
 from reshard_server.db.conversions.claims import Claim
+from reshard_server.db.conversions.executors import Host
 from reshard_server.errors.error_handlers import Unavailable, unavailable
 from reshard_server.host_clock import host_seconds
 from reshard_server.jobs.attempt import OwnClaim
@@ -38,7 +39,7 @@ RETENTION_SECONDS = 3600.0
 
 
 class JobQueue:
-    """Carries conversions out in this process, as many at once as the settings allow.
+    """Carries conversions and parts of them out in this process, as many at once as the settings allow.
 
     Attributes:
         executor: id of this process in the records.
@@ -50,6 +51,7 @@ class JobQueue:
         self.executor = uuid.uuid4().hex
         self._settings, self._db, self._roots = settings, database, roots
         self._children = children
+        self._host = Host(settings.max_memory, settings.running, settings.labels)
         self._draining, self._wake = threading.Event(), threading.Event()
         self._threads: dict[str, threading.Thread] = {}
         self._left_to_others: set[str] = set()  # conversions for a server of another version
@@ -60,6 +62,7 @@ class JobQueue:
             settings.lease_seconds,
             self._claims.__contains__,
             self._wake.set,
+            self._host,
         )
         self._thread: threading.Thread | None = None
         self._cleaned_at = float("-inf")
@@ -86,7 +89,7 @@ class JobQueue:
         """
         self._children.launch()
         if self._settings.database_url is None:
-            claims.forget_all(self._db)
+            executors.forget_all(self._db)
         self._lease.start()
         self._lease.beat()
         news_of(self._db).wake("conversions", self._wake.set)
@@ -131,7 +134,9 @@ class JobQueue:
         self._claims.add(text)
         claim = None
         try:
-            claim = claims.claim_next(self._db, self.executor, text, limit, self._left_to_others)
+            claim = claims.claim_next(
+                self._db, self.executor, text, limit, self._left_to_others, self._host
+            )
             if claim is not None:
                 self._start(claim)
         finally:
@@ -155,7 +160,7 @@ class JobQueue:
         try:
             with about_conversion(claim.conversion):
                 if not run_conversion(self._settings, self._roots, own, self._children):
-                    self._left_to_others.add(claim.conversion)
+                    self._left_to_others.add(claim.whole)
         finally:
             self._claims.discard(claim.text)
             del self._threads[claim.text]
@@ -191,6 +196,7 @@ class Lease:
         ends_at: the end of the lease unless it is renewed, by ``host_seconds``.
         refused: the reason why the database took no heartbeat, if it answers but refuses changes.
         on_requeued: called after conversions were queued again, so that they are claimed at once.
+        host: what the process says about its host.
     """
 
     db: sa.Engine
@@ -198,6 +204,7 @@ class Lease:
     lease_seconds: float
     is_mine: Callable[[str], bool]
     on_requeued: Callable[[], None]
+    host: Host
     ends_at: float = 0.0
     refused: Unavailable | None = None
     _ending: threading.Event = field(default_factory=threading.Event)
@@ -231,7 +238,7 @@ class Lease:
     def _send_heartbeat(self) -> None:
         # Against a lease that ends later than others believe: it counts from before the request.
         sent = host_seconds()
-        claims.beat(self.db, self.executor)
+        executors.beat(self.db, self.executor, self.host)
         self.ends_at = sent + self.lease_seconds
         self.refused = None
 
@@ -241,6 +248,6 @@ class Lease:
         if self._thread is not None:
             self._thread.join()
         try:
-            claims.leave(self.db, self.executor)
+            executors.leave(self.db, self.executor)
         except sa.exc.SQLAlchemyError as error:
             LOG.warning("cannot end the lease; it will run out: %s", error)

@@ -15,8 +15,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from reshard_server.auth.limits import Streams
-from reshard_server.db.conversions.conversions import count_by_state, moving_bytes
+from reshard_server.db.conversions.conversions import count_by_state
 from reshard_server.db.conversions.rows import BUCKET_SECONDS, Total, totals
+from reshard_server.db.conversions.workload import Workload, workload
 
 STATES = ("queued", "running", "cancelling", "succeeded", "failed", "cancelled")
 REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -59,7 +60,11 @@ class _Records(Collector):
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("reshard_records_up", "Whether the database answers.")
         try:
-            families = [*_states(self.database), *_ended(totals(self.database))]
+            families = [
+                *_states(self.database),
+                *_workload(workload(self.database)),
+                *_ended(totals(self.database)),
+            ]
         except sa.exc.SQLAlchemyError:
             families = []
         up.add_metric([], float(bool(families)))
@@ -76,9 +81,26 @@ def _states(database: sa.Engine) -> Iterator[Metric]:
     queued = counts.get("queued", 0)
     yield states
     yield GaugeMetricFamily("reshard_queue_depth", "Waiting conversions.", value=queued)
-    yield GaugeMetricFamily(
-        "reshard_moving_bytes", "Bytes moved so far by running conversions.", moving_bytes(database)
-    )
+
+
+def _workload(now: Workload) -> Iterator[Metric]:
+    for name, said, value in (
+        ("moving_bytes", "Bytes moved so far by running conversions.", now.moved_bytes),
+        ("waiting_slots", "Conversions, parts and commits that wait for a host.", now.waiting),
+        ("left_bytes", "Bytes that running conversions have still to move.", now.left_bytes),
+        ("bytes_per_second", "Bytes per second of all that runs.", now.bytes_per_second),
+    ):
+        yield GaugeMetricFamily(f"reshard_{name}", said, value=value)
+    parts = "Parts of conversions that have not ended, by state."
+    for name, said, label, found in (
+        ("parts", parts, "state", {state: now.parts.get(state, 0) for state in STATES}),
+        ("host_slots", "What a live host runs at once.", "host", now.slots),
+        ("host_running", "What a live host runs now.", "host", now.running),
+    ):
+        family = GaugeMetricFamily(f"reshard_{name}", said, labels=[label])
+        for each, value in sorted(found.items()):
+            family.add_metric([each], value)
+        yield family
 
 
 def _ended(found: list[Total]) -> Iterator[Metric]:

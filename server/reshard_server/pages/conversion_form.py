@@ -42,6 +42,7 @@ from reshard_server.schemas.conversion import (
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _REPLACEMENTS = {"rename": "NEW", "cast": "DTYPE"}
 """The right side of a rule, for messages."""
+_OF_LABELS = ("labels", "host_labels")
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,11 @@ def pairs_of(name: str, text: str) -> list[tuple[str, str]]:
     """The rules of a field, one per line, or its labels. ProblemError for a line that is neither."""
     found = []
     for line in lines_of(text):
-        left, equals, right = line.partition("=") if name == "labels" else line.rpartition("=")
+        left, equals, right = line.partition("=") if name in _OF_LABELS else line.rpartition("=")
         if not equals:
-            what = "KEY=VALUE" if name == "labels" else f"PATTERN={_REPLACEMENTS.get(name, 'NEW')}"
+            what = (
+                "KEY=VALUE" if name in _OF_LABELS else f"PATTERN={_REPLACEMENTS.get(name, 'NEW')}"
+            )
             raise ProblemError(
                 INVALID, f"{line[:100]!r} has no '='; write {what}, one per line", f"/{name}"
             )
@@ -116,7 +119,10 @@ _SIZES = TextField(
     lambda name, text: _sizes(name, text) or None, lambda sizes: _pairs_text(sizes.items())
 )
 _LINES = TextField(lambda _, text: lines_of(text), "\n".join)
-_BY_NAME = {"sizes": _SIZES, "deltas": _LINES}
+_PARTS = TextField(
+    lambda name, text: number_of(name, text) if text.isdecimal() else text or None, str
+)
+_BY_NAME = {"sizes": _SIZES, "deltas": _LINES, "parts": _PARTS}
 _BY_TYPE = (
     (get_args(Patterns)[0], _LINES),
     (get_args(Pairs)[0], TextField(pairs_of, _pairs_text)),

@@ -14,8 +14,8 @@ from reshard import __version__
 from reshard_server.api.caller import Serving, looked_up
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions import conversions
-from reshard_server.db.conversions.claims import places
 from reshard_server.db.conversions.conversions import Filters
+from reshard_server.db.conversions.places import places
 from reshard_server.db.conversions.rows import ENDED
 from reshard_server.db.schedules import schedules
 from reshard_server.errors.problems import CONFLICT, NOT_FOUND, ProblemError

@@ -24,6 +24,7 @@ from reshard.conversion.options import LIBRARY_NAMES
 from reshard.deltas.declared_options import OPTIONS as OF_DELTAS
 from reshard.deltas.declared_options import default_checksum
 from reshard.options import Option
+from reshard.storage.parts import MAX_PARTS
 from reshard_server.schemas.base import (
     Answer,
     CheckpointChoice,
@@ -61,6 +62,10 @@ Labels = Annotated[
     at_most(32),
 ]
 
+Parts = Literal["auto"] | Annotated[int, Strict(), Field(ge=1, le=MAX_PARTS)]
+Engine = Literal["replicas"]
+"""``jobs.conversion_job.work_of`` is the place that chooses by it."""
+
 Seconds = Annotated[float, Strict(), Field(ge=1, le=31_536_000)]
 
 
@@ -89,6 +94,14 @@ class JobOptions(RunLimits):
         description="Seconds that it may run without moving anything; at most the server's setting.",
     )
     labels: Labels = Field(default_factory=dict)
+    parts: Parts | None = Field(
+        None,
+        description="Run as so many parts on all hosts that share the records, or as many as are useful (auto); null: on one host.",
+    )
+    engine: Engine = Field("replicas", description="With parts: what runs them.")
+    host_labels: Labels = Field(
+        default_factory=dict, description="Labels that a host must have to take it."
+    )
 
 
 Deltas = Annotated[
@@ -366,6 +379,19 @@ class ProgressState(Answer):
     seconds_left: float | None = None
 
 
+class PartState(Answer):
+    """A part of a conversion and its state."""
+
+    number: int = Field(description="From 1.")
+    state: State
+    host: str | None = Field(None, description="The host that runs it, or ran it last.")
+    attempts: int = 0
+    progress: ProgressState | None = None
+    error: Annotated[dict[str, Any], one("Problem")] | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
 class Conversion(Answer):
     """A conversion and its state."""
 
@@ -391,7 +417,18 @@ class Conversion(Answer):
     error: Annotated[dict[str, Any], one("Problem")] | None = Field(
         None, description="Why it failed."
     )
-    attempts: int = 0
+    attempts: int = Field(
+        0, description="Of one in parts: those of the split, later those of the commit."
+    )
+    part_counts: dict[State, int] | None = Field(
+        None, description="The number of its parts in each state; null for one without parts."
+    )
+    parts: list[PartState] | None = Field(
+        None, description="Each part; null in listings, in events and for one without parts."
+    )
+    waiting_for: str | None = Field(
+        None, description="The host that it asks for, if no live one is so; null in listings."
+    )
     priority: int = 0
     schedule: str | None = None
     created_by: str

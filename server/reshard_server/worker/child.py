@@ -1,9 +1,9 @@
 """The child process that converts or answers a question: a fork of ``worker.template``, for one request.
 
 It reads one JSON document from stdin (``jobs.conversion_job``) and writes one JSON object per line to stdout:
-``{"progress": …}`` at most twice a second, ``{"publish": …}`` before a target appears, and at the end
-``{"result": …}`` or ``{"problem": …}``, with ``log`` for words that only the operator may read. Each line of stdin after the document is
-``{"lease_ends": …}`` or ``{"may_publish": …}``.
+``{"progress": …}`` at most twice a second, ``{"publish": …}`` before a target appears, and at the end ``{"result": …}``,
+``{"begun": …}`` for parts that were planned, or ``{"problem": …}``, with ``log`` for words that only the operator may read. Each line of
+stdin after the document is ``{"lease_ends": …}`` or ``{"may_publish": …}``.
 
 A child must not continue after another process has resumed the same job. So it ends when the server dies: the kernel
 kills the template with the server, and the child with the template; if the kernel cannot, stdin ends. It also ends when
@@ -66,7 +66,10 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
     from reshard_server.worker.convert import (
         TARGET_BUSY,
         ProgressThrottle,
+        begin_parts,
+        commit_parts,
         convert_all,
+        join_part,
         publish_version,
     )
     from reshard_server.worker.fields import field_of
@@ -79,7 +82,12 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
     try:
         if "question" in request:
             return {"result": answer(request["question"], request["arguments"], progress)}
-        work = publish_version if "delta" in request else convert_all
+        if "begin" in request:
+            return {"begun": begin_parts(request, progress)}
+        if "join" in request:
+            return {"result": join_part(request, progress)}
+        kinds = {"delta": publish_version, "commit": commit_parts}
+        work = next((kinds[name] for name in kinds if name in request), convert_all)
         return {"result": work(request, progress, before_publish)}
     except TARGET_BUSY as error:
         return {"problem": problem_of(error, field_of(error, request)).document(), "busy": True}

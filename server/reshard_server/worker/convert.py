@@ -1,4 +1,4 @@
-"""Converts and publishes versions: the only place of the server that calls ``convert_all``, ``apply`` and ``delta``.
+"""Converts and publishes versions: the only place of the server that calls ``convert_all``, ``apply``, ``delta`` and the functions of parts.
 
 The library's progress is passed on to the server at most twice a second, with the rate and the time left.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import reshard
 from reshard.answers.record import answer_of
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 TARGET_BUSY = TargetBusyError
 
+T = TypeVar("T")
+
 
 def convert_all(
     request: dict[str, Any],
@@ -45,10 +47,27 @@ def convert_all(
     If an earlier attempt's files cannot be resumed, the target is started over: the files belong to this
     conversion, and the source or the server's settings changed since.
     """
+    (reports, read_bytes), warnings = _starting_over(
+        request, lambda restarted: _run(request, restarted, progress, before_publish)
+    )
+    documents = [
+        with_warning(answer_of("convert", report), warnings.get(number))
+        for number, report in enumerate(reports)
+    ]
+    return {"reports": documents, "read_bytes": read_bytes}
+
+
+def _starting_over(
+    request: dict[str, Any], run: Callable[[Collection[int]], T]
+) -> tuple[T, dict[int, str]]:
+    """The result of a run, given the numbers of the targets to start over, and a warning for each of these.
+
+    A target is started over once, and only if its files belong to this conversion.
+    """
     warnings: dict[int, str] = {}
     while True:
         try:
-            reports, read_bytes = _run(request, warnings.keys(), progress, before_publish)
+            return run(warnings.keys()), warnings
         except ResumeError as error:
             number = _target_of(error, request)
             if not request["begun"] or number in warnings:
@@ -56,12 +75,44 @@ def convert_all(
             warnings[number] = (
                 f"the work of an earlier attempt could not be resumed, so the target was started over: {error}"
             )
-        else:
-            documents = [
-                with_warning(answer_of("convert", report), warnings.get(number))
-                for number, report in enumerate(reports)
-            ]
-            return {"reports": documents, "read_bytes": read_bytes}
+
+
+def begin_parts(request: dict[str, Any], progress: ProgressThrottle) -> dict[str, Any]:
+    """Plans the parts and records their request at the targets: the members of ``jobs.attempt.Begun``.
+
+    What was begun for another state of the source, or by another version, is started over at all targets.
+    """
+
+    def run(restarted: Collection[int]) -> reshard.BegunParts:
+        everything = range(len(request["targets"])) if restarted else ()
+        limits = {name: request[name] for name in _LIMITS}
+        targets = _targets(request, everything)
+        return reshard.begin_parts(
+            request["source"], targets, request["begin"], **limits, progress=progress
+        )
+
+    made, warnings = _starting_over(request, run)
+    facts = {"parts": made.parts, "total_bytes": made.total_bytes}
+    return {**facts, "already_done": made.already_done, "anew": bool(warnings)}
+
+
+def join_part(request: dict[str, Any], progress: ProgressThrottle) -> dict[str, Any]:
+    """Does the part that the request names, by the record at its first target."""
+    target = request["targets"][0]["target"]
+    made = reshard.join_part(target, request["join"], progress=progress)
+    return {"reports": [], "read_bytes": made.read_bytes}
+
+
+def commit_parts(
+    request: dict[str, Any],
+    progress: ProgressThrottle,
+    before_publish: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Publishes what the parts made; returns what ``convert_all`` does."""
+    target = request["targets"][0]["target"]
+    made = reshard.commit_all(target, progress=progress, before_publish=before_publish)
+    documents = [answer_of("convert", report) for report in made.reports]
+    return {"reports": documents, "read_bytes": made.read_bytes}
 
 
 def _target_of(error: ResumeError, request: dict[str, Any]) -> int:
@@ -82,12 +133,9 @@ def _run(
     before_publish: Callable[[str], None] | None,
 ) -> tuple[Sequence[ConversionReport], int]:
     """The reports, and the encoded bytes that this run read."""
-    targets = []
-    for number, requested in enumerate(request["targets"]):
-        restart = requested.get("restart", False) or number in restarted
-        targets.append(reshard.Target(**{**requested, "restart": restart}))
+    targets = _targets(request, restarted)
     shared: dict[str, Any] = {
-        **{name: request[name] for name in ("unlisted", "max_memory", "workers", "max_growth")},
+        **{name: request[name] for name in _LIMITS},
         "progress": progress,
         "before_publish": before_publish,
     }
@@ -100,6 +148,19 @@ def _run(
         return (made,), made.read_bytes
     all_made = reshard.convert_all(request["source"], targets, **shared)
     return all_made.reports, all_made.read_bytes
+
+
+_LIMITS = ("unlisted", "max_memory", "workers", "max_growth")
+
+
+def _targets(request: dict[str, Any], restarted: Collection[int]) -> list[reshard.Target]:
+    """The targets of a request; ``restarted``: the numbers of those to start over besides."""
+    return [
+        reshard.Target(
+            **{**requested, "restart": requested.get("restart", False) or number in restarted}
+        )
+        for number, requested in enumerate(request["targets"])
+    ]
 
 
 RULES = ("layout", "select", "drop", "rename", "cast", "map", "sizes", "reverse")

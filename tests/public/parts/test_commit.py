@@ -24,7 +24,7 @@ def test_a_killed_commit_goes_on(after: int, trained: Path, tmp_path: Path) -> N
         convert_part(trained, target, f"{number}/3")
     code = f"""
 import os, signal, sys, reshard
-from reshard.conversion import parts as parts_module
+from reshard.conversion.parts import commit as parts_module
 from reshard.storage.local import staging
 parts_module.RESULTS_AT_ONCE, left, rename = 1, [{after}], os.rename
 def killing(*words, **options):
@@ -117,7 +117,7 @@ def test_a_file_that_is_gone_names_its_part(trained: Path, tmp_path: Path) -> No
     target = tmp_path / "t"
     for number in (1, 2):
         convert_part(trained, target, f"{number}/2")
-    root = tmp_path / ".t.reshard-partial/parts/00002-of-00002/checkpoint"
+    root = tmp_path / ".t.reshard-partial/parts/00002-of-00002"
     next(path for path in sorted(root.rglob("*")) if path.is_file()).unlink()
     with pytest.raises(
         StorageError,

@@ -26,12 +26,12 @@ from tests.server.live import live
 from tests.server.postgres import Postgres
 from tests.server.threads import run_together
 
-HEAD = "0001"
+HEAD = "0002"
 STEP = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "0002", "0001"
+revision, down_revision = "0003", "0002"
 
 
 def upgrade():
@@ -64,7 +64,7 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     def add(then: str = "pass") -> None:
         scripts = tmp_path / "migrations"
         shutil.copytree(migrating.SCRIPTS, scripts, dirs_exist_ok=True)
-        (scripts / "versions" / "v0002_colour.py").write_text(STEP.format(then=then))
+        (scripts / "versions" / "v0003_colour.py").write_text(STEP.format(then=then))
         monkeypatch.setattr(migrating, "SCRIPTS", scripts)
 
     return add
@@ -99,7 +99,7 @@ def columns(db: sa.Engine, table: str) -> set[str]:
 def test_older_records_are_migrated(old: dict[str, Any], next_version: Callable[..., None]) -> None:
     next_version()
     db = opened(old)
-    assert (version(db), "colour" in columns(db, "layouts")) == ("0002", True)
+    assert (version(db), "colour" in columns(db, "layouts")) == ("0003", True)
     assert migrate(db) == []
     db.dispose()
 
@@ -126,7 +126,7 @@ def test_of_two_processes_one_makes_the_tables(chosen: dict[str, Any]) -> None:
     chosen["state"].mkdir(exist_ok=True)
     engines = [opened_raw_engine(chosen) for _ in range(2)]
     done = run_together([partial(migrate, engine) for engine in engines])
-    assert sorted(done) == [[], [HEAD]]
+    assert sorted(done) == [[], ["0001", HEAD]]
     for engine in engines:
         engine.dispose()
 
@@ -200,7 +200,7 @@ def test_pending_steps_that_may_not_be_done(
     with pytest.raises(StorageError) as raised:
         opened(old, migrate_at_start=False)
     assert str(raised.value).endswith(
-        "are of an older version: the migrations 0002 are pending, and migrate_at_start is off; run 'reshard serve "
+        "are of an older version: the migrations 0003 are pending, and migrate_at_start is off; run 'reshard serve "
         "--migrate' with the same settings first"
     )
     opened(old).dispose()
@@ -213,7 +213,7 @@ def test_the_command_migrates_and_serves_nothing(
     monkeypatch.chdir(tmp_path)
     url = f"sqlite:///{tmp_path / 'state' / 'records.sqlite'}"
     (tmp_path / "state").mkdir()
-    for said in (f"{url}: did the migrations {HEAD}\n", f"{url}: nothing to migrate\n"):
+    for said in (f"{url}: did the migrations 0001, {HEAD}\n", f"{url}: nothing to migrate\n"):
         assert run(["serve", "--migrate", "--state", "state"]) == 0
         assert capsys.readouterr() == (said, "")
 

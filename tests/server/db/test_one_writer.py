@@ -54,11 +54,19 @@ def test_sqlite_is_written_by_one_at_a_time_and_read_meanwhile(tmp_path: Path) -
 
     def write() -> None:
         with db.begin() as connection:
-            connection.execute(sa.text("INSERT INTO executors VALUES ('b', 'host', 1, 0)"))
+            connection.execute(
+                sa.text(
+                    "INSERT INTO executors (id, host, pid, heartbeat_at) VALUES ('b', 'host', 1, 0)"
+                )
+            )
         wrote.set()
 
     with db.begin() as connection:
-        connection.execute(sa.text("INSERT INTO executors VALUES ('a', 'host', 1, 0)"))
+        connection.execute(
+            sa.text(
+                "INSERT INTO executors (id, host, pid, heartbeat_at) VALUES ('a', 'host', 1, 0)"
+            )
+        )
         thread = threading.Thread(target=write)
         thread.start()
         _until_waiting(db._turns, 1)

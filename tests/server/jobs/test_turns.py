@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from reshard_server.db.clock import now_of
-from reshard_server.db.conversions import claims, conversions, rows
+from reshard_server.db.conversions import claims, conversions, executors, rows
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.conversions.conversions import New
 from reshard_server.db.database import open_database
@@ -154,22 +154,22 @@ def test_who_lost_a_claim_changes_nothing(db: sa.Engine) -> None:
 
 def test_who_is_heard_of_keeps_what_it_holds(db: sa.Engine) -> None:
     job = queue(db)
-    claims.beat(db, "live")
+    executors.beat(db, "live")
     won(db, "live")
     assert silent(db) == 0
-    claims.leave(db, "live")
+    executors.leave(db, "live")
     assert silent(db) == 1
     assert state(db, job) == "queued"
 
 
 def test_heartbeats_are_by_the_databases_clock(db: sa.Engine) -> None:
     before = time.time()
-    claims.beat(db, "one")
+    executors.beat(db, "one")
     with db.connect() as connection:
         [row] = connection.execute(sa.select(EXECUTORS))
     assert before - 0.01 < row.heartbeat_at < time.time() + 0.01  # SQLite's has milliseconds
     time.sleep(0.01)
-    claims.beat(db, "one")
+    executors.beat(db, "one")
     with db.connect() as connection:
         [later] = connection.execute(sa.select(EXECUTORS))
     assert later.heartbeat_at > row.heartbeat_at

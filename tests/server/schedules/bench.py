@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Tokens
-from reshard_server.db.conversions import claims, conversions
+from reshard_server.db.conversions import claims, conversions, executors
 from reshard_server.db.database import open_database
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
@@ -71,7 +71,7 @@ class Bench:
         chosen = Settings.model_validate({"tokens": token_settings(), **given})
         database = open_database(chosen)
         self.engines.append(database)
-        claims.beat(database, executor)
+        executors.beat(database, executor)
         return Scheduling(
             chosen, database, Tokens(chosen.tokens), Roots.of(chosen.roots), executor, self._wake
         )

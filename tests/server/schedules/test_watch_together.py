@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from reshard_server.db.conversions import claims, conversions, hard_links
+from reshard_server.db.conversions import conversions, executors, hard_links
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.tables import EXECUTORS
 from reshard_server.schedules import watch_steps as watching
@@ -128,7 +128,7 @@ def test_a_frozen_process_that_thaws_starts_nothing(
             connection.execute(EXECUTORS.update().where(executor).values(heartbeat_at=1.0))
         bench.settle(other)
         bench.tick(5e9, other)
-        claims.beat(bench.db, "one")
+        executors.beat(bench.db, "one")
         return queued(*args, **more)
 
     monkeypatch.setattr(watching, "_queued", thaw)

@@ -44,6 +44,16 @@ REQUESTS: dict[str, Example] = {
             "map": "to_hf",
         },
     },
+    "in_parts": {
+        "summary": "As parts on all hosts with a label",
+        "value": {
+            "source": "data/run7/1000",
+            "target": "data/served/1000",
+            "layout": "serving",
+            "parts": 8,
+            "host_labels": {"disk": "nvme"},
+        },
+    },
 }
 
 CONVERSION: dict[str, Any] = {
@@ -66,6 +76,9 @@ CONVERSION: dict[str, Any] = {
     "read_bytes": None,
     "error": None,
     "attempts": 1,
+    "part_counts": None,
+    "parts": None,
+    "waiting_for": None,
     "priority": 0,
     "schedule": None,
     "created_by": "training",

@@ -1,4 +1,4 @@
-"""Claims: the right of one process to carry a conversion out; the processes that have claims, and the places in the queue.
+"""Claims: the right of one process to carry a conversion out.
 
 One statement wins a claim, and every later statement names it. So a process that was frozen and presumed dead changes
 nothing when it thaws: the row has another claim by then. The same query gives tokens fair shares. Among the queued
@@ -9,75 +9,106 @@ conversions of tokens that run fewer than their limit, it takes the first by
 3. the priority, highest first;
 4. the age, oldest first.
 
-So the place of a waiting conversion follows from each token's running and waiting conversions and the time of its last turn. A
-token that runs R conversions is at level R. The lowest level is next, and each start lifts its token by one level. The r-th
-waiting conversion of a token therefore starts at level R + r - 1. All conversions that start at lower levels come before it. At
-its own level, one conversion of each token with an older turn comes before it too. The place is an estimate: conversions may end
-in between, and tokens may be at their limits.
+A part of a conversion (``parts``) is claimed, counted and taken over as a conversion is; so is the commit of a conversion whose parts
+have succeeded. A conversion that waits for its parts has no claim and counts as none. A row is left to other hosts if it asks for more
+memory than this one gives, or for a label that it lacks.
 
 The times of heartbeats are the database's, so that the clocks of hosts need not agree.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import sqlalchemy as sa
 
-from reshard_server.db.clock import clock_of, now_of
+from reshard_server.db.clock import clock_of
 from reshard_server.db.connections import notify
+from reshard_server.db.conversions import parts
+from reshard_server.db.conversions.executors import Host
 from reshard_server.db.conversions.rows import count_ended, moved_bytes
-from reshard_server.db.tables import CONVERSIONS, EXECUTORS, TURNS
-from reshard_server.host_clock import host_seconds
-from reshard_server.schemas.conversion import Conversion, ProgressState
+from reshard_server.db.tables import CONVERSION_NEEDS, CONVERSIONS, EXECUTORS, TURNS
+from reshard_server.schemas.conversion import ProgressState
 
 End = Literal["succeeded", "failed", "cancelled"]
 ClaimedState = Literal["running", "cancelling"]
 CLAIMED: tuple[ClaimedState, ...] = ("running", "cancelling")
 
+MOST_MEMORY = 2**63 - 1
+"""The records' largest number, for a host that does not say its memory."""
+
 TURN_KEY = 7_265_736_861_726_401
 """Postgres's advisory lock while a claim is won, so that limits apply over all replicas."""
 
-_C = CONVERSIONS.c
+_C, _N = CONVERSIONS.c, CONVERSION_NEEDS.c
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to carry a conversion out.
+    """The right to carry a conversion out, or a part of one.
 
     Attributes:
+        conversion: id of the row, which may be that of a part.
         executor: id of the process that has it.
         text: the row names this text as long as the claim stands.
+        parent: id of the conversion, for a part.
+        part: number of the part.
+        parts: number of the conversion's parts; None before the split, and for one without parts.
+        commits: True where all parts have succeeded.
+        max_memory, workers: the limits with which the conversion was split; None before.
+        host: the name of the host that has it.
     """
 
     conversion: str
     executor: str
     text: str
+    parent: str | None = None
+    part: int | None = None
+    parts: int | None = None
+    commits: bool = False
+    max_memory: int | None = None
+    workers: int | None = None
+    host: str | None = None
+
+    @property
+    def whole(self) -> str:
+        """The id of the conversion that clients see."""
+        return self.parent or self.conversion
+
+
+def is_claimable(c: sa.ReadOnlyColumnCollection[str, sa.Column[Any]]) -> sa.ColumnElement[bool]:
+    """True for rows that wait for a process: queued ones, and conversions whose parts have succeeded."""
+    commits = sa.and_(c.state == "running", c.parts_left == 0)
+    return sa.and_(c.claim.is_(None), sa.or_(c.state == "queued", commits))
 
 
 def _whose_turn() -> sa.ScalarSelect[Any]:
     claimed = CONVERSIONS.alias()
     busy = (
         sa.select(claimed.c.token, sa.func.count().label("conversions"))
-        .where(claimed.c.state.in_(CLAIMED))
+        .where(claimed.c.state.in_(CLAIMED), claimed.c.claim.is_not(None))
         .group_by(claimed.c.token)
         .subquery()
     )
     waiting = CONVERSIONS.alias()
     running = sa.func.coalesce(busy.c.conversions, 0)
+    whole = sa.func.coalesce(waiting.c.parent, waiting.c.id)
+    lacking = sa.select(_N.label).where(
+        _N.conversion == whole, _N.label.not_in(sa.bindparam("host_labels", expanding=True))
+    )
     return (
         sa.select(waiting.c.id)
         .join_from(waiting, busy, busy.c.token == waiting.c.token, isouter=True)
         .join(TURNS, TURNS.c.token == waiting.c.token, isouter=True)
         .where(
-            waiting.c.state == "queued",
+            is_claimable(waiting.c),
             running < sa.bindparam("most_of_a_token"),
-            waiting.c.id.not_in(sa.bindparam("left", expanding=True)),
+            whole.not_in(sa.bindparam("left", expanding=True)),
+            sa.func.coalesce(waiting.c.max_memory, 0) <= sa.bindparam("host_memory"),
+            ~lacking.exists(),
         )
         .order_by(
             running,
@@ -94,15 +125,18 @@ def _whose_turn() -> sa.ScalarSelect[Any]:
 # Built once: building takes longer than SQLite's answer.
 _CLAIM_NEXT = (
     CONVERSIONS.update()
-    # Against two processes that choose the same row: only one of them finds it queued.
-    .where(_C.id == _whose_turn(), _C.state == "queued")
+    # Against two processes that choose the same row: only one of them finds it without a claim.
+    .where(_C.id == _whose_turn(), is_claimable(_C))
     .values(
         state="running",
         executor=sa.bindparam("by"),
         claim=sa.bindparam("its_claim"),
+        host=sa.bindparam("its_host"),
         revision=_C.revision + 1,
     )
-    .returning(_C.id, _C.token)
+    .returning(
+        _C.id, _C.token, _C.parent, _C.part, _C.parts, _C.parts_left, _C.max_memory, _C.workers
+    )
 )
 _NEXT_NUMBER = sa.select(sa.func.coalesce(sa.func.max(TURNS.c.number), 0) + 1).scalar_subquery()
 _SET_TURN = TURNS.update().where(TURNS.c.token == sa.bindparam("of")).values(number=_NEXT_NUMBER)
@@ -143,15 +177,23 @@ def new_claim_text() -> str:
 
 
 def claim_next(
-    db: sa.Engine, executor: str, text: str, running_per_token: int, left: Collection[str] = ()
+    db: sa.Engine,
+    executor: str,
+    text: str,
+    running_per_token: int,
+    left: Collection[str] = (),
+    host: Host | None = None,
 ) -> Claim | None:
-    """Claims the next conversion and marks it running; None if none may start now.
+    """Claims the next conversion, part or commit and marks it running; None if none may start now.
 
     Args:
         left: conversions to leave to servers of another version.
+        host: what this host has; without it everything.
     """
+    host = host or Host()
     values: dict[str, Any] = {"by": executor, "its_claim": text, "left": list(left)}
-    values["most_of_a_token"] = running_per_token
+    values |= {"most_of_a_token": running_per_token, "its_host": host.name}
+    values |= {"host_memory": host.max_memory or MOST_MEMORY, "host_labels": host.label_texts()}
     with db.begin() as connection:
         if connection.dialect.name == "postgresql":
             # Against replicas that count the same token's conversions at once and both exceed its limit.
@@ -161,7 +203,18 @@ def claim_next(
             return None
         if not connection.execute(_SET_TURN, {"of": won.token}).rowcount:
             connection.execute(_FIRST_TURN, {"of": won.token})
-    return Claim(won.id, executor, text)
+    return Claim(
+        won.id,
+        executor,
+        text,
+        parent=won.parent,
+        part=won.part,
+        parts=won.parts,
+        commits=won.parts_left == 0,
+        max_memory=won.max_memory,
+        workers=won.workers,
+        host=host.name,
+    )
 
 
 def begin_attempt(db: sa.Engine, claim: Claim) -> int | None:
@@ -208,7 +261,7 @@ def finish(
     read_bytes: int | None = None,
     progress: ProgressState | None = None,
 ) -> bool:
-    """Records the end of the conversion, and counts it; False if the claim is lost.
+    """Records the end of the conversion or the part; False if the claim is lost. Only conversions are counted.
 
     Args:
         progress: the last progress; None keeps the last recorded progress.
@@ -220,11 +273,16 @@ def finish(
         values["progress"] = progress.model_dump(mode="json")
     change = CONVERSIONS.update().where(*_standing(claim, CLAIMED)).returning(_C.started_at)
     with db.begin() as connection:
+        if claim.parent is not None:
+            parts.lock_conversions(connection, [claim.parent])
         row = connection.execute(change.values(**values, revision=_C.revision + 1)).one_or_none()
         if row is None:
             return False
-        seconds = now - (now if row.started_at is None else row.started_at)
-        count_ended(connection, state, seconds, moved_bytes(result))
+        if claim.parent is not None:
+            parts.note_end(connection, claim.parent, state, error)
+        else:
+            seconds = now - (now if row.started_at is None else row.started_at)
+            count_ended(connection, state, seconds, moved_bytes(result))
         notify(connection, "conversions")
     return True
 
@@ -261,21 +319,55 @@ _FREE: dict[str, None] = {"executor": None, "claim": None}
 
 
 def _release(connection: sa.Connection, where: tuple[sa.ColumnElement[bool], ...]) -> int:
-    """Queues running conversions, and ends those to be cancelled; returns their number."""
+    """Queues running conversions and parts, and ends those to be cancelled; returns their number."""
+    of_parts = sa.select(_C.parent).where(*where, _C.parent.is_not(None)).distinct()
+    # Against a deadlock with a cancellation, which locks the conversion before its parts.
+    parts.lock_conversions(connection, connection.scalars(of_parts).all())
     now = clock_of(connection).now()
-    free = CONVERSIONS.update().where(*where).returning(_C.started_at)
+    free = CONVERSIONS.update().where(*where).returning(_C.started_at, _C.parent)
     next_revision = {"revision": _C.revision + 1}
     ended = free.where(_C.state == "cancelling").values(
         state="cancelled", ended_at=now, **next_revision, **_FREE
     )
-    queued = free.where(_C.state == "running").values(state="queued", **next_revision, **_FREE)
-    starts = connection.scalars(ended).all()
-    for start in starts:
-        count_ended(connection, "cancelled", now - (now if start is None else start), 0)
-    number = len(starts) + len(connection.scalars(queued).all())
+    # A commit is claimed again without another split.
+    state = sa.case((_C.parts_left == 0, "running"), else_="queued")
+    queued = free.where(_C.state == "running").values(state=state, **next_revision, **_FREE)
+    gone = connection.execute(ended).all()
+    for row in gone:
+        if row.parent is None:
+            start = now if row.started_at is None else row.started_at
+            count_ended(connection, "cancelled", now - start, 0)
+    parts.settle(connection, {row.parent for row in gone if row.parent is not None})
+    number = len(gone) + len(connection.execute(queued).all())
     if number:
         notify(connection, "conversions")
     return number
+
+
+def split(db: sa.Engine, claim: Claim, found: parts.Split) -> bool:
+    """Records the parts of a conversion, which then waits for them without a claim; False if the claim is lost.
+
+    Parts that succeeded before a retry stay so, unless the conversion began anew or has another number of parts.
+    """
+    progress = ProgressState(
+        stage="copying",
+        moved_bytes=0,
+        total_bytes=found.total_bytes,
+        tasks_done=0,
+        tasks=0,
+        tensor="",
+    )
+    values: dict[str, Any] = {"progress": progress.model_dump(mode="json"), "begun": True, **_FREE}
+    values |= {"attempts": 0, "parts": found.parts, "revision": _C.revision + 1}
+    values |= {"max_memory": found.max_memory, "workers": found.workers}
+    mine = CONVERSIONS.update().where(*_standing(claim, ("running",))).returning(CONVERSIONS)
+    with db.begin() as connection:
+        row = connection.execute(mine.values(**values)).one_or_none()
+        if row is None:
+            return False
+        parts.record(connection, row, found)
+        notify(connection, "conversions")
+    return True
 
 
 def _standing(claim: Claim, states: Collection[str]) -> tuple[sa.ColumnElement[bool], ...]:
@@ -284,129 +376,3 @@ def _standing(claim: Claim, states: Collection[str]) -> tuple[sa.ColumnElement[b
 
 def _named(claim: Claim) -> dict[str, str]:
     return {"of": claim.conversion, "its_claim": claim.text}
-
-
-_ORDER = (_C.priority.desc(), _C.created_at, _C.id)
-"""The order of one token's conversions."""
-
-Head = tuple[int, float, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A token with conversions in the queue.
-
-    Attributes:
-        running: the number of its running conversions.
-        queued: the number of its waiting conversions.
-        turn: number of its last turn; 0 for none.
-        head: the sort key of its first conversion in the queue.
-    """
-
-    running: int
-    queued: int
-    turn: int
-    head: Head
-
-    def is_before(self, other: _Waiting) -> bool:
-        """True if this token's turn comes first when both are at one level."""
-        if self.running != other.running:  # the lower one needs a turn to reach this level
-            return self.running > other.running
-        return (self.turn, self.head) < (other.turn, other.head)
-
-    def starts_before(self, other: _Waiting, rank: int) -> int:
-        """The number of conversions that this token starts before the other token's conversion of this rank."""
-        level = other.running + rank - 1
-        if self.running > level:
-            return 0
-        return min(self.queued, level - self.running + self.is_before(other))
-
-
-def places(db: sa.Engine, conversions: Iterable[Conversion]) -> dict[str, int]:
-    """The place of each queued conversion, by id; 1 is next."""
-    ids = [c.id for c in conversions if c.state == "queued"]
-    if not ids:
-        return {}
-    with db.connect() as connection:
-        ranks = connection.execute(_ranks(ids)).all()
-        waiting = _waiting(connection) if ranks else {}
-    by_id = {}
-    for row in ranks:
-        own = waiting.get(row.token)
-        if own is not None:
-            others = (other for token, other in waiting.items() if token != row.token)
-            by_id[row.id] = row.rank + sum(o.starts_before(own, row.rank) for o in others)
-    return by_id
-
-
-def _ranks(ids: Collection[str]) -> sa.Select[tuple[str, str, int]]:
-    """The rank of each conversion among those of its own token."""
-    tokens = sa.select(_C.token).where(_C.id.in_(ids)).distinct()
-    rank = sa.func.row_number().over(partition_by=_C.token, order_by=_ORDER).label("rank")
-    ranked = (
-        sa.select(_C.id, _C.token, rank)
-        .where(_C.state == "queued", _C.token.in_(tokens))
-        .subquery()
-    )
-    return sa.select(ranked.c.id, ranked.c.token, ranked.c.rank).where(ranked.c.id.in_(ids))
-
-
-def _waiting(connection: sa.Connection) -> dict[str, _Waiting]:
-    running = _counts(connection, CLAIMED)
-    queued = _counts(connection, ("queued",))
-    turns = {row.token: row.number for row in connection.execute(sa.select(TURNS))}
-    number = sa.func.row_number().over(partition_by=_C.token, order_by=_ORDER).label("number")
-    ranked = (
-        sa.select(_C.token, _C.priority, _C.created_at, _C.id, number)
-        .where(_C.state == "queued")
-        .subquery()
-    )
-    heads = connection.execute(sa.select(ranked).where(ranked.c.number == 1)).all()
-    return {
-        row.token: _Waiting(
-            running.get(row.token, 0),
-            queued.get(row.token, 0),
-            turns.get(row.token, 0),
-            (-row.priority, row.created_at, row.id),
-        )
-        for row in heads
-    }
-
-
-def _counts(connection: sa.Connection, states: Collection[str]) -> dict[str, int]:
-    """The number of conversions of each token in these states."""
-    query = sa.select(_C.token, sa.func.count().label("many")).where(_C.state.in_(states))
-    return {row.token: row.many for row in connection.execute(query.group_by(_C.token))}
-
-
-FORGOTTEN_SECONDS = 3600.0
-"""Seconds that rows of dead executors are kept, for investigations."""
-
-_E = EXECUTORS.c
-
-
-def beat(db: sa.Engine, executor: str) -> None:
-    """Records a heartbeat, and sets the records' clock by the database's answer."""
-    now = now_of(db)
-    with db.begin() as connection:
-        heartbeat = EXECUTORS.update().where(_E.id == executor).values(heartbeat_at=now)
-        before = host_seconds()
-        recorded_at = connection.scalar(heartbeat.returning(_E.heartbeat_at))
-        if recorded_at is not None:
-            clock_of(db).learn(recorded_at, before)
-        else:
-            row = {"id": executor, "host": socket.gethostname(), "pid": os.getpid()}
-            connection.execute(EXECUTORS.insert().values(**row, heartbeat_at=now))
-        connection.execute(EXECUTORS.delete().where(_E.heartbeat_at < now - FORGOTTEN_SECONDS))
-
-
-def leave(db: sa.Engine, executor: str) -> None:
-    """Removes this process, which ends."""
-    with db.begin() as connection:
-        connection.execute(EXECUTORS.delete().where(_E.id == executor))
-
-
-def forget_all(db: sa.Engine) -> None:
-    """Removes all executors; for a process that is the only one."""
-    with db.begin() as connection:
-        connection.execute(EXECUTORS.delete())

@@ -9,6 +9,8 @@ change the same row succeeds::
       ▼              cancelling ──finish──▶ …           ▼
     cancelled                                         queued
 
+``parts`` has the further changes of one that runs as parts. Their rows are never read here.
+
 One query at a time reads the revisions of all watched conversions, changed by this process or by another replica. A
 watcher sees the newest state, not every state in between.
 """
@@ -25,12 +27,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from reshard.geometry.sizes import parse_bytes
 from reshard_server.db.clock import clock_of
 from reshard_server.db.connections import notify
-from reshard_server.db.conversions.rows import ENDED, conversion_of, count_ended
+from reshard_server.db.conversions import parts
+from reshard_server.db.conversions.executors import label_texts, waiting_for
+from reshard_server.db.conversions.part_states import sums, with_parts
+from reshard_server.db.conversions.rows import ENDED, conversion_of, count_ended, remove_around
 from reshard_server.db.documents import bytes_of, fitting, page_key, page_token, readable, recorded
 from reshard_server.db.stored.kinds import pin_stored
-from reshard_server.db.tables import CONVERSION_LABELS, CONVERSIONS, IDEMPOTENCY
+from reshard_server.db.tables import CONVERSION_LABELS, CONVERSION_NEEDS, CONVERSIONS
 from reshard_server.schemas.conversion import Conversion, ConversionPage, JobRequest, State
 
 _C = CONVERSIONS.c
@@ -38,13 +44,17 @@ _OF_ATTEMPTS = ("progress", "result", "read_bytes", "error", "started_at", "ende
 # The statements of every request are built once: building takes longer than SQLite's answer.
 _INSERT = CONVERSIONS.insert().returning(*CONVERSIONS.c, sort_by_parameter_order=True)
 _INSERT_LABELS = CONVERSION_LABELS.insert()
-_ONE = sa.select(CONVERSIONS).where(_C.id == sa.bindparam("conversion"))
+_INSERT_NEEDS = CONVERSION_NEEDS.insert()
+_IS_ONE = _C.id == sa.bindparam("conversion"), _C.parent.is_(None)
+_ONE = sa.select(CONVERSIONS).where(*_IS_ONE)
 _WITHOUT_RESULT: sa.Select[Any] = sa.select(
     *(column for column in CONVERSIONS.c if column is not _C.result), sa.null().label("result")
 )
 """A result has an entry for every tensor: megabytes, which most requests do not need."""
-_ONE_WITHOUT_RESULT = _WITHOUT_RESULT.where(_C.id == sa.bindparam("conversion"))
-_QUEUED = sa.select(sa.func.count()).where(_C.token == sa.bindparam("token"), _C.state == "queued")
+_ONE_WITHOUT_RESULT = _WITHOUT_RESULT.where(*_IS_ONE)
+_QUEUED = sa.select(sa.func.count()).where(
+    _C.token == sa.bindparam("token"), _C.state == "queued", _C.parent.is_(None)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +119,20 @@ def insert(connection: sa.Connection, new: Sequence[New]) -> list[Conversion]:
         for row, one in zip(rows, new, strict=True)
         for key, value in one.request.labels.items()
     ]
-    if labels:
-        connection.execute(_INSERT_LABELS, labels)
+    needs = [
+        {"conversion": row["id"], "label": text}
+        for row, one in zip(rows, new, strict=True)
+        for text in label_texts(one.request.host_labels)
+    ]
+    for statement, found in ((_INSERT_LABELS, labels), (_INSERT_NEEDS, needs)):
+        if found:
+            connection.execute(statement, found)
     notify(connection, "conversions")
     return list(map(conversion_of, made))
 
 
 def _row(new: New, request: JobRequest, now: float) -> dict[str, Any]:
+    asked = new.request.max_memory
     return {
         # Sorts by time: milliseconds, then random bits.
         "id": f"{int(now * 1000):012x}{secrets.token_hex(8)}",
@@ -126,29 +143,47 @@ def _row(new: New, request: JobRequest, now: float) -> dict[str, Any]:
         "source": new.request.source,
         "schedule": new.schedule,
         "created_at": now,
+        "max_memory": None if asked is None else parse_bytes(asked),
     }
 
 
-def get(db: sa.Engine, conversion: str, with_result: bool = True) -> Conversion | None:
-    """The conversion with this id, with or without its result; None if there is none."""
+def get(
+    db: sa.Engine, conversion: str, with_result: bool = True, whole: bool = True
+) -> Conversion | None:
+    """The conversion with this id, with or without its result and, unless ``whole``, without its parts; None if there is none."""
     query = _ONE if with_result else _ONE_WITHOUT_RESULT
     with db.connect() as connection:
         row = connection.execute(query, {"conversion": conversion}).one_or_none()
-        return None if row is None else conversion_of(row)
+        if row is None:
+            return None
+        found = conversion_of(row)
+        if not whole:
+            return found
+        [found] = with_parts(connection, [found], listed=True)
+        if found.done or row.claim is not None:
+            return found
+        lacking = waiting_for(connection, row.max_memory, found.request.host_labels)
+        return found if lacking is None else found.model_copy(update={"waiting_for": lacking})
 
 
 def get_many(db: sa.Engine, ids: Collection[str]) -> dict[str, Conversion]:
     """The existing conversions among these ids."""
+    of_ids = _C.id.in_(ids), _C.parent.is_(None)
     with db.connect() as connection:
-        rows = connection.execute(sa.select(CONVERSIONS).where(_C.id.in_(ids))).all()
-    return {conversion.id: conversion for conversion in readable(rows, conversion_of)}
+        rows = connection.execute(sa.select(CONVERSIONS).where(*of_ids)).all()
+        found = with_parts(connection, readable(rows, conversion_of))
+    return {conversion.id: conversion for conversion in found}
 
 
 def revisions(db: sa.Engine, ids: Collection[str]) -> dict[str, int]:
-    """The revisions of the existing conversions among these ids."""
+    """The revisions of the existing conversions among these ids, with their parts'."""
     with db.connect() as connection:
-        rows = connection.execute(sa.select(_C.id, _C.revision).where(_C.id.in_(ids))).all()
-    return {row.id: row.revision for row in rows}
+        query = sa.select(_C.id, _C.revision, _C.parts).where(_C.id.in_(ids))
+        rows = connection.execute(query).all()
+        found = sums(connection, [row.id for row in rows if row.parts is not None])
+    return {
+        row.id: row.revision + (found[row.id].revision if row.id in found else 0) for row in rows
+    }
 
 
 def page(
@@ -172,10 +207,11 @@ def page(
         ahead = connection.execute(sizes.limit(page_size + 1)).all()
         number = fitting([row.size for row in ahead[:page_size]])
         rows = connection.execute(query.limit(number)).all() if number else []
+        found = with_parts(connection, readable(rows, conversion_of))
     more = len(ahead) > number
     last = ahead[number - 1] if more else None
     return ConversionPage(
-        conversions=readable(rows, conversion_of),
+        conversions=found,
         next_page_token=page_token(_listing(filters), (last.created_at, last.id)) if last else None,
     )
 
@@ -188,18 +224,12 @@ def _listing(filters: Filters) -> dict[str, Any]:
 
 def count_by_state(db: sa.Engine, token: str | None = None) -> dict[str, int]:
     """The number of conversions in each state that occurs, of one token or of all."""
-    query = sa.select(_C.state, sa.func.count().label("many")).group_by(_C.state)
+    many = sa.func.count().label("many")
+    query = sa.select(_C.state, many).where(_C.parent.is_(None)).group_by(_C.state)
     if token is not None:
         query = query.where(_C.token == token)
     with db.connect() as connection:
         return {row.state: row.many for row in connection.execute(query)}
-
-
-def moving_bytes(db: sa.Engine) -> int:
-    """Bytes that the running conversions have moved so far."""
-    query = sa.select(_C.progress).where(_C.state.in_(("running", "cancelling")))
-    with db.connect() as connection:
-        return sum((p or {}).get("moved_bytes", 0) for p in connection.execute(query).scalars())
 
 
 def count_queued(connection: sa.Connection, token: str) -> int:
@@ -214,15 +244,19 @@ def request_cancel(db: sa.Engine, conversion: str) -> Conversion | None:
         if _set(connection, conversion, {"queued"}, {"state": "cancelled", "ended_at": now}):
             start = connection.scalar(sa.select(_C.started_at).where(_C.id == conversion))
             count_ended(connection, "cancelled", max(0.0, now - (start or now)), 0)
-        else:
-            _set(connection, conversion, {"running"}, {"state": "cancelling"})
+        elif _set(connection, conversion, {"running"}, {"state": "cancelling"}):
+            parts.stop(connection, conversion)
+            parts.settle(connection, [conversion])
     return get(db, conversion)
 
 
 def requeue(db: sa.Engine, conversion: str) -> Conversion | None:
-    """Queues a failed or cancelled conversion again, with no attempts counted; None for any other state."""
+    """Queues a failed or cancelled conversion again, with no attempts counted; None for any other state.
+
+    One in parts is split again, which keeps the parts that succeeded.
+    """
     fresh = dict.fromkeys(_OF_ATTEMPTS)
-    queued = {**fresh, "state": "queued", "attempts": 0}
+    queued = {**fresh, "state": "queued", "attempts": 0, "parts_left": None}
     with db.begin() as connection:
         if not _set(connection, conversion, {"failed", "cancelled"}, queued):
             return None
@@ -233,12 +267,13 @@ def delete(db: sa.Engine, conversion: str) -> bool:
     """Deletes a conversion that has ended; False if it has not, or does not exist."""
     with db.begin() as connection:
         gone = connection.execute(
-            CONVERSIONS.delete().where(_C.id == conversion, _C.state.in_(ENDED))
+            CONVERSIONS.delete().where(
+                _C.id == conversion, _C.parent.is_(None), _C.state.in_(ENDED)
+            )
         )
         if not gone.rowcount:
             return False
-        for table in (CONVERSION_LABELS, IDEMPOTENCY):
-            connection.execute(table.delete().where(table.c.conversion == conversion))
+        remove_around(connection, [conversion])
     return True
 
 
@@ -246,7 +281,8 @@ def _set(
     connection: sa.Connection, conversion: str, states: set[State], values: dict[str, Any]
 ) -> bool:
     """Sets values if the row is in one of the states; True if it was."""
-    change = CONVERSIONS.update().where(_C.id == conversion, _C.state.in_(states))
+    of_clients = _C.id == conversion, _C.parent.is_(None)
+    change = CONVERSIONS.update().where(*of_clients, _C.state.in_(states))
     done = connection.execute(change.values(**values, revision=_C.revision + 1))
     if done.rowcount and values["state"] != "cancelling":
         notify(connection, "conversions")
@@ -254,7 +290,7 @@ def _set(
 
 
 def _conditions(filters: Filters) -> list[sa.ColumnElement[bool]]:
-    conditions: list[sa.ColumnElement[bool]] = []
+    conditions: list[sa.ColumnElement[bool]] = [_C.parent.is_(None)]
     if filters.token is not None:
         conditions.append(_C.token == filters.token)
     if filters.states:

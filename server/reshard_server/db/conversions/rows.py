@@ -5,6 +5,7 @@ Totals outlive the records and are the same on every replica. Converted checkpoi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +15,13 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 
 from reshard_server.db.documents import read, unreadable
-from reshard_server.db.tables import CONVERSION_LABELS, CONVERSIONS, ENDED_TOTALS, IDEMPOTENCY
+from reshard_server.db.tables import (
+    CONVERSION_LABELS,
+    CONVERSION_NEEDS,
+    CONVERSIONS,
+    ENDED_TOTALS,
+    IDEMPOTENCY,
+)
 from reshard_server.schemas.conversion import (
     Conversion,
     JobRequest,
@@ -34,7 +41,10 @@ _REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
 
 
 def conversion_of(row: sa.Row[Any]) -> Conversion:
-    """The conversion of a row. Raises UnreadableError for a row of another version that this one cannot read."""
+    """The conversion of a row; ``part_states`` adds its parts.
+
+    Raises UnreadableError for a row of another version that this one cannot read.
+    """
     what = f"the conversion {row.id}"
     request = read(_REQUEST, row.request, what)
     has_result = row.state == "succeeded" and row.result is None
@@ -45,6 +55,7 @@ def conversion_of(row: sa.Row[Any]) -> Conversion:
             request=request,
             progress=ProgressState.model_validate(row.progress) if row.progress else None,
             result_url=result_url(row.id) if has_result else None,
+            part_counts=None if row.parts is None else {},
             created_by=row.token,
             created_at=moment(row.created_at),
             started_at=None if row.started_at is None else moment(row.started_at),
@@ -64,7 +75,7 @@ BATCH = 500
 
 
 def remove_ended(db: sa.Engine, before: float) -> int:
-    """Deletes conversions that ended before a time, with their labels and keys; returns their number."""
+    """Deletes conversions that ended before a time, with all that belongs to them; returns their number."""
     gone = 0
     while number := _remove_some(db, before):
         gone += number
@@ -72,15 +83,22 @@ def remove_ended(db: sa.Engine, before: float) -> int:
 
 
 def _remove_some(db: sa.Engine, before: float) -> int:
-    ended = CONVERSIONS.c.state.in_(ENDED) & (CONVERSIONS.c.ended_at < before)
+    c = CONVERSIONS.c
+    ended = c.state.in_(ENDED) & (c.ended_at < before) & c.parent.is_(None)
     with db.begin() as connection:
-        ids = list(connection.scalars(sa.select(CONVERSIONS.c.id).where(ended).limit(BATCH)))
-        for table in (CONVERSION_LABELS, IDEMPOTENCY):
-            connection.execute(table.delete().where(table.c.conversion.in_(ids)))
+        ids = list(connection.scalars(sa.select(c.id).where(ended).limit(BATCH)))
         # Checked again: one may have been queued again in between.
-        return connection.execute(
-            CONVERSIONS.delete().where(CONVERSIONS.c.id.in_(ids), ended)
-        ).rowcount
+        removed = CONVERSIONS.delete().where(c.id.in_(ids), ended).returning(c.id)
+        gone = connection.scalars(removed).all()
+        remove_around(connection, gone)
+        return len(gone)
+
+
+def remove_around(connection: sa.Connection, conversions: Sequence[str]) -> None:
+    """Deletes what belongs to conversions whose rows are deleted: parts, labels, needs and keys."""
+    connection.execute(CONVERSIONS.delete().where(CONVERSIONS.c.parent.in_(conversions)))
+    for table in (CONVERSION_LABELS, CONVERSION_NEEDS, IDEMPOTENCY):
+        connection.execute(table.delete().where(table.c.conversion.in_(conversions)))
 
 
 BUCKET_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from reshard_server.db.clock import now_of
 from reshard_server.db.conversions import claims, conversions
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.conversions.conversions import Filters
@@ -118,7 +119,7 @@ def test_an_attempt_after_a_dead_one_is_counted_and_keeps_the_first_start(db: sa
     new = made(db).id
     begun(db, new)
     first = conversions.get(db, new)
-    assert claims.take_from_silent(db, claims.now_of(db), "one", ()) == 1
+    assert claims.take_from_silent(db, now_of(db), "one", ()) == 1
     begun(db, new)
     second = conversions.get(db, new)
     assert first and second and first.started_at is not None

@@ -7,7 +7,7 @@ import random
 import pytest
 import sqlalchemy as sa
 from reshard_server.db.conversions import claims, conversions
-from reshard_server.db.conversions.claims import places
+from reshard_server.db.conversions.places import places
 from reshard_server.schemas.conversion import OneTarget
 
 from tests.server.by_state import of_states

@@ -1,0 +1,234 @@
+"""The story of a conversion whose parts an executor schedules: records the request, submits the parts, watches them, commits.
+
+The executor may be any of ``concurrent.futures``: threads, processes, Dask, Ray (``executors.ray``). It carries nothing but the place of the
+request and the name of a part. Its workers need the same file system or bucket, and the same version of this program.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.conversion.check_target import CheckedTarget
+from reshard.conversion.convert import (
+    find_finished,
+    note_source,
+    open_and_plan,
+    report_finished,
+    to_carry_out,
+)
+from reshard.conversion.make_plan import JointPlan, TargetPlan, local_paths
+from reshard.conversion.open_target import check_space
+from reshard.conversion.parts.commit import commit_planned, remove_request
+from reshard.conversion.parts.part import Options, join_part
+from reshard.conversion.parts.request import claim, refuse_more, request_of
+from reshard.conversion.parts.watch import LOOK_S, PartsWatch
+from reshard.conversion.report import BegunParts, ConversionReport, MultiReport, PartReport
+from reshard.conversion.run import Run, features_of_run, start_run
+from reshard.engine.progress import Progress
+from reshard.errors import ReshardError
+from reshard.formats.registry import CheckpointPath
+from reshard.storage.host import host_name
+from reshard.storage.parts import Part, allow_parts, parse_part, remove_parts, stop_parts
+
+PARTS_A_HOST = 6
+"""Parts for each host, unless the caller gives a number: fast hosts take more of them, and the last ones are short."""
+
+PART_BYTES = 64 << 20
+"""Parts that move less gain nothing: each plans the whole conversion, which takes longer than moving so many bytes."""
+
+PATIENCE_S = 60.0
+"""Seconds that a part waits for another process that does it: the lock or the lease of a host that was lost lasts less."""
+
+
+class PartWork(Struct, frozen=True):
+    """The work of a part, as an executor carries it; called with the name of the part, such as ``"3/16"``.
+
+    Attributes:
+        target: one of the targets, beside which the request is recorded.
+        max_memory, workers: of each part; executors such as ``RayExecutor`` ask for so much.
+    """
+
+    target: str
+    state: str | None
+    max_memory: int
+    workers: int
+
+    def __call__(self, name: str) -> PartReport:
+        """Does the part; an error names the part and the host."""
+        try:
+            part = parse_part(name)
+            return join_part(self.target, part, self.state, patience_s=PATIENCE_S)
+        except ReshardError as error:
+            error.args = (f"part {name} on host {host_name()!r}: {error}", *error.args[1:])
+            raise
+
+
+def begin_parts(
+    chosen: CheckpointPath,
+    targets: Sequence[CheckedTarget],
+    options: Sequence[Options],
+    parts: int | None = None,
+    hosts: int = 1,
+) -> BegunParts:
+    """Plans a conversion and records its request beside the targets, so that any process can do its parts; see ``convert_in_parts``."""
+    run, source = _started(chosen, targets, None, None)
+    planned = _plan(run)
+    names = tuple(target.target for target in targets)
+    if planned is None:
+        return BegunParts(source, names, 1, 0, already_done=True)
+    plan, left = planned
+    count = _begin(run, plan, left, options, parts, hosts)
+    total = sum(each.plan.decoded_bytes for each in left)
+    return BegunParts(source, names, count, total)
+
+
+def convert_in_parts(
+    chosen: CheckpointPath,
+    targets: Sequence[CheckedTarget],
+    options: Sequence[Options],
+    executor: Executor,
+    parts: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    before_publish: Callable[[str], None] | None = None,
+) -> MultiReport:
+    """Converts to all targets by parts that the executor schedules; resumes what an interrupted run has done.
+
+    Args:
+        options: those of each target, as plain data, by which other hosts know it.
+        parts: their number; None for ``PARTS_A_HOST`` for each of the executor's ``hosts`` (1 if it has no such attribute).
+    """
+    run, source = _started(chosen, targets, progress, before_publish)
+    if (planned := _plan(run)) is not None:
+        plan, left = planned
+        hosts = max(1, int(getattr(executor, "hosts", 1)))
+        count = _begin(run, plan, left, options, parts, hosts)
+        _do_parts(run, left, count, executor)
+        run.progress.is_copied = True
+        commit_planned(run, plan, left, request_of(run, left, count, options))
+        for feature in plan.features:
+            run.members |= feature.end(run, plan)
+        remove_request(run)
+    reports = [
+        replace(run.reports[number], source=source, target=target.target)
+        for number, target in enumerate(targets)
+    ]
+    if len(reports) == 1:
+        reports = [replace(reports[0], **run.members)]
+    return MultiReport(source, tuple(reports), run.read_bytes, run.seconds, **run.members)
+
+
+def _started(
+    chosen: CheckpointPath,
+    targets: Sequence[CheckedTarget],
+    progress: Callable[[Progress], None] | None,
+    before_publish: Callable[[str], None] | None,
+) -> tuple[Run[ConversionReport], str]:
+    """A run with local paths, and the source as messages name it."""
+    source, named = local_paths(chosen.path, targets)
+    return start_run(chosen, named, progress, before_publish=before_publish), source
+
+
+def _plan(run: Run[ConversionReport]) -> tuple[JointPlan, list[TargetPlan]] | None:
+    """The plan that all parts make, and the targets that are not there yet; None if all are."""
+    note_source(run)
+    find_finished(run, report_finished)
+    if not run.is_unfinished:
+        return None
+    features = features_of_run(run.source, [target.target for target in run.targets])
+    plan = open_and_plan(run, report_finished, features, by_hosts=True)
+    left = to_carry_out(run, plan)
+    return (plan, left) if left else None
+
+
+def _begin(
+    run: Run[Any],
+    plan: JointPlan,
+    left: Sequence[TargetPlan],
+    options: Sequence[Options],
+    parts: int | None,
+    hosts: int,
+) -> int:
+    """Records the request; returns the number of parts."""
+    if parts is None:
+        useful = max(1, plan.total.decoded_bytes // PART_BYTES)
+        parts = min(PARTS_A_HOST * hosts, useful, max(1, plan.total.tasks))
+    refuse_more(parts, plan)
+    for each in left:
+        if each.target.restart:
+            remove_parts(each.place, each.target.state)
+    check_space(left)
+    claim(request_of(run, left, parts, options), left)
+    for each in left:
+        allow_parts(each.place, each.target.state)
+    return parts
+
+
+def _do_parts(run: Run[Any], left: Sequence[TargetPlan], count: int, executor: Executor) -> None:
+    """Submits all parts, and waits for them. At an error, or when this is interrupted, the others are asked to end."""
+    first = left[0].target
+    work = PartWork(first.target, first.state, first.max_memory, first.workers)
+    ended: SimpleQueue[Future[PartReport]] = SimpleQueue()
+    running: dict[Future[PartReport], str] = {}
+    places = [(each.place, each.target.state) for each in left]
+    moved = sum(tensor.moved_bytes for each in left for tensor in each.plan.tensors)
+    units = sum(tensor.unit_count for each in left for tensor in each.plan.tensors)
+    watch = PartsWatch(places, moved, units, run.progress.listener)
+    try:
+        for number in range(1, count + 1):
+            name = str(Part(number, count))
+            with _executor_errors():
+                future = executor.submit(work, name)
+            running[future] = name
+            future.add_done_callback(ended.put)
+        while running:
+            watch.look()
+            # Not ``concurrent.futures.wait``, which never returns for a task that its executor cancelled during shutdown.
+            with suppress(Empty):
+                future = ended.get(timeout=LOOK_S)
+                del running[future]
+                with _executor_errors():
+                    run.read_bytes += future.result().read_bytes
+    except BaseException:
+        _stop(left, running)
+        raise
+
+
+def _stop(left: Sequence[TargetPlan], running: Mapping[Future[PartReport], str]) -> None:
+    """Asks the parts to end, and waits for those that are at work: none writes to a target once this run has ended."""
+    for future in running:
+        future.cancel()
+    for each in left:
+        with suppress(ReshardError):
+            stop_parts(each.place, each.target.state)
+    for future in running:
+        with suppress(Exception):
+            future.exception()
+
+
+@contextmanager
+def _executor_errors() -> Iterator[None]:
+    """Maps failures of the executor to errors of this project."""
+    try:
+        yield
+    except ReshardError:
+        raise
+    except (BrokenExecutor, CancelledError, RuntimeError) as error:
+        raise ReshardError(
+            f"the executor ended before all parts did ({error or type(error).__name__}); a worker may have been killed, perhaps for its memory: "
+            "allow less (max_memory, workers), and run again"
+        ) from error
+    except Exception as error:
+        package = type(error).__module__.partition(".")[0]
+        if package in ("reshard", "builtins") or package in sys.stdlib_module_names:
+            raise
+        raise ReshardError(
+            f"the executor gave a part up ({type(error).__name__}: {error}); see its own logs, allow less (max_memory, workers), and run again"
+        ) from error
