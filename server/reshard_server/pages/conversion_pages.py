@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -19,8 +20,10 @@ from reshard_server.db.conversions.places import places
 from reshard_server.db.conversions.rows import ENDED
 from reshard_server.db.schedules import schedules
 from reshard_server.errors.problems import CONFLICT, NOT_FOUND, ProblemError
+from reshard_server.pages.part_strips import SIGNS, rows_of
 from reshard_server.pages.plan_pictures import plan_of, planned
 from reshard_server.pages.rendering import next_url, page, targets_text
+from reshard_server.pages.throughput import throughput_of
 from reshard_server.pages.visitor import Changing, Form, Visiting
 from reshard_server.resources import conversions as resource
 from reshard_server.resources.conversions import ConversionId, visible
@@ -114,6 +117,9 @@ def show_conversion(found: Seen, visitor: Visiting, serving: Serving) -> Respons
         is_delta=isinstance(found.request, OneDelta),
         has_plan=_has_plan(found),
         most_tensors=MOST_TENSORS,
+        rows=rows_of(found.parts or ()),
+        signs=SIGNS,
+        throughput=throughput_of(found, datetime.now(UTC)),
     )
 
 

@@ -73,6 +73,7 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
         publish_version,
     )
     from reshard_server.worker.fields import field_of
+    from reshard_server.worker.moved_over_time import MovedOverTime
 
     progress = ProgressThrottle(lambda p: _send_if_read(out, {"progress": p}))
 
@@ -86,6 +87,7 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
             return {"begun": begin_parts(request, progress)}
         if "join" in request:
             return {"result": join_part(request, progress)}
+        progress.over_time = MovedOverTime()
         kinds = {"delta": publish_version, "commit": commit_parts}
         work = next((kinds[name] for name in kinds if name in request), convert_all)
         return {"result": work(request, progress, before_publish)}
