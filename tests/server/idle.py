@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from reshard_server import services
 from reshard_server.db.conversions import executors
+from reshard_server.db.conversions.executors import Host
 from reshard_server.errors.error_handlers import Unavailable
 from reshard_server.settings import Settings
 
@@ -28,7 +29,9 @@ class Idle:
     refused: Unavailable | None = None
 
     def launch(self) -> None:
-        executors.beat(self.database, self.executor)
+        settings = self.settings
+        host = Host(settings.max_memory, settings.running, settings.labels)
+        executors.beat(self.database, self.executor, host)
 
     def close(self) -> None: ...
 

@@ -38,6 +38,12 @@ class Postgres:
     def _url(self, database: str) -> str:
         return f"postgresql://reshard@/{database}?host={self.folder}"
 
+    def restarted(self) -> Postgres:
+        """The same server with the same data, after all connections were cut."""
+        self.process.send_signal(2)  # SIGINT: fast shutdown
+        self.process.wait(120)
+        return _launched(self.folder)
+
     def end(self) -> None:
         """Ends at once; its data is thrown away."""
         self.process.send_signal(3)  # SIGQUIT: immediate shutdown
@@ -57,10 +63,17 @@ def start_postgres() -> Postgres:
         [tools / "initdb", "-D", data, "-U", "reshard", "-A", "trust", "-E", "UTF8", "--no-sync"],
         check=True, capture_output=True, timeout=300, cwd=folder, **run_as,
     )  # fmt: skip
+    return _launched(folder)
+
+
+def _launched(folder: Path) -> Postgres:
+    """A server on the data of a folder, once it answers."""
+    account, data, tools = _account(), folder / "data", _tools()
+    run_as = {} if account is None else {"user": account.pw_uid, "group": account.pw_gid}
     options = {"listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off"}
     process = subprocess.Popen(
         [tools / "postgres", "-D", data, *(f"-c{k}={v}" for k, v in options.items())],
-        stdout=subprocess.DEVNULL, stderr=(folder / "log").open("wb"), cwd=folder, **run_as,
+        stdout=subprocess.DEVNULL, stderr=(folder / "log").open("ab"), cwd=folder, **run_as,
     )  # fmt: skip
     started = Postgres(folder, process)
     _await(started)

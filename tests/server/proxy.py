@@ -70,7 +70,11 @@ def _accept(proxy: Proxy, listening: socket.socket, behind: Path) -> None:
         while True:
             client, _ = listening.accept()
             database = socket.socket(socket.AF_UNIX)
-            database.connect(str(behind))
+            try:
+                database.connect(str(behind))
+            except OSError:  # the database is being started anew
+                client.close()
+                continue
             proxy.sockets += [client, database]
             for source, sink in ((client, database), (database, client)):
                 threading.Thread(target=_pump, args=(proxy, source, sink), daemon=True).start()

@@ -224,7 +224,8 @@ def convert(
     Resources:
         --ray [ADDRESS]: Let every host of this Ray cluster do parts, such as 10.0.0.1:6379; --max-memory and --workers are then those of each
             part, and SRC and DST must be seen by all. Without ADDRESS: the cluster of this host, or of the variable RAY_ADDRESS.
-        --parts N: The number of parts with --ray. Default: six for each host, and fewer for a small conversion.
+        --parts N: The number of parts with --ray; by default six for each host, and fewer for a small conversion. With --server: let the
+            hosts of the service do so many parts; by default one host does all.
         --part I/N: Do part I of N of this conversion, such as 3/16, on a host of its own; reshard commit DST makes the target appear when
             all parts are done. Every part takes the same options, --max-memory and --workers among them.
 
@@ -249,7 +250,7 @@ def convert(
         $ reshard convert ckpt/1000 served --layout serving.yaml --ray 10.0.0.1:6379 --parts 32
         $ reshard convert ckpt/1000 served --layout serving.yaml --part 3/16
         $ reshard convert data/run/1000 data/served --layout serving.yaml \
-          --server http://checkpoints:8080 --token-file token
+          --server http://checkpoints:8080 --token-file token --parts 8
     """
     from reshard.cli.progress import loading
 
@@ -260,9 +261,10 @@ def convert(
     elsewhere = by.server is None and (ray or part)
     asked = (replace(by, server="") if elsewhere else by).asked()
     _refuse_together({"--ray": ray, "--part": part, "--server": by.server})
-    if parts is not None and ray is None:
+    if parts is not None and ray is None and asked is None:
         raise Misuse(
-            "--parts is the number of parts that a Ray cluster does; give --ray, or do each part by itself: --part 1/N to N/N"
+            "--parts is the number of parts that a Ray cluster or a service does; give --ray or --server, or do each part by itself: "
+            "--part 1/N to N/N"
         )
     check_words(options, [one.mesh for one in targets], is_there=asked is not None)
     if dry_run:
@@ -283,10 +285,11 @@ def convert(
         if asked is None:
             limits["progress"] = loading(progress, _REPORT)
             with ray_cluster(ray) as executor:
-                limits |= {**executor, "parts": parts}
+                limits |= {**executor, **({} if parts is None else {"parts": parts})}
                 made = _convert_here(src, targets, several, library_options(options), limits)
         else:
-            request = {"source": src, **limits, **goals_there(targets, options)}
+            wanted = {} if parts is None else {"parts": parts}
+            request = {"source": src, **limits, **wanted, **goals_there(targets, options)}
             made = convert_there(asked, request, progress)
     warnings = chain.from_iterable(report.warnings for report in made.reports)
     if not output.is_told("convert", made if several else made.reports[0], warnings):

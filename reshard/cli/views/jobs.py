@@ -17,7 +17,7 @@ from reshard.cli.views.report import report_view, together_view
 from reshard.geometry.sizes import format_bytes
 
 if TYPE_CHECKING:
-    from reshard_server.schemas.conversion import Conversion
+    from reshard_server.schemas.conversion import Conversion, PartState
 
 _STYLES = {"succeeded": "green", "failed": "bold red", "cancelled": "bold yellow"}
 
@@ -88,6 +88,9 @@ def job_view(
         now = one.progress
         total = f"{format_bytes(now.moved_bytes)} of {format_bytes(now.total_bytes)}"
         yield Text(f"{now.stage}: {total}, {_share(one)}")
+    if one.waiting_for is not None:
+        yield Text(safe(f"waits for {one.waiting_for}"))
+    yield from _parts(one, show_all)
     if one.error is not None:
         yield Text.assemble(("failed: ", "bold red"), safe(str(one.error.get("detail"))))
     said: set[str] = set()
@@ -99,6 +102,43 @@ def job_view(
     converted = [report for report in reports if not isinstance(report, DeltaReport)]
     if len(converted) > 1 and one.read_bytes is not None:
         yield from together_view(converted, one.read_bytes)
+
+
+MOST_PARTS = 40
+"""Parts that are shown, a screen of them: those that run, wait or failed come first. ``--all`` shows each."""
+
+
+def _parts(one: Conversion, show_all: bool) -> Iterator[RenderableType]:
+    """A row for each part, and the number of parts in each state."""
+    if one.part_counts is None:
+        return
+    counts = ", ".join(f"{many:,} {state}" for state, many in sorted(one.part_counts.items()))
+    yield Text(f"parts: {counts or 'none; the target was finished before'}")
+    parts = one.parts or []
+    shown = parts if show_all else sorted(parts, key=_is_done)[:MOST_PARTS]
+    titles = (
+        Column("part", right=True), "state", Column("moved", right=True, rank=1), Column("attempts", right=True, rank=3),
+        Column("seconds", right=True, rank=4), Column("host", rank=2),
+    )  # fmt: skip
+    if shown:
+        yield table("", titles, map(_part_row, shown))
+    if len(shown) < len(parts):
+        yield Text(f"… and {len(parts) - len(shown):,} more parts; --all lists each", style="dim")
+
+
+def _is_done(part: PartState) -> bool:
+    return part.state == "succeeded"
+
+
+def _part_row(part: PartState) -> tuple[Cell, ...]:
+    at = part.progress
+    moved = (
+        "–" if at is None or not at.total_bytes else f"{100 * at.moved_bytes // at.total_bytes}%"
+    )
+    end = part.ended_at or datetime.now(UTC)
+    seconds = "–" if part.started_at is None else f"{(end - part.started_at).total_seconds():.0f}"
+    state = Text(part.state, style=_STYLES.get(part.state, ""))
+    return str(part.number), state, moved, str(part.attempts), seconds, part.host or "–"
 
 
 def _times(one: Conversion) -> Iterator[str]:

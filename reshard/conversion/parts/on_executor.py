@@ -27,8 +27,8 @@ from reshard.conversion.convert import (
 from reshard.conversion.make_plan import JointPlan, TargetPlan, local_paths
 from reshard.conversion.open_target import check_space
 from reshard.conversion.parts.commit import commit_planned, remove_request
-from reshard.conversion.parts.part import Options, join_part
-from reshard.conversion.parts.request import claim, refuse_more, request_of
+from reshard.conversion.parts.part import Options, do_recorded_part
+from reshard.conversion.parts.request import claim_parts, refuse_more, request_of
 from reshard.conversion.parts.watch import LOOK_S, PartsWatch
 from reshard.conversion.report import BegunParts, ConversionReport, MultiReport, PartReport
 from reshard.conversion.run import Run, features_of_run, start_run
@@ -65,13 +65,13 @@ class PartWork(Struct, frozen=True):
         """Does the part; an error names the part and the host."""
         try:
             part = parse_part(name)
-            return join_part(self.target, part, self.state, patience_s=PATIENCE_S)
+            return do_recorded_part(self.target, part, self.state, patience_s=PATIENCE_S)
         except ReshardError as error:
             error.args = (f"part {name} on host {host_name()!r}: {error}", *error.args[1:])
             raise
 
 
-def begin_parts(
+def record_parts(
     chosen: CheckpointPath,
     targets: Sequence[CheckedTarget],
     options: Sequence[Options],
@@ -165,7 +165,7 @@ def _begin(
         if each.target.restart:
             remove_parts(each.place, each.target.state)
     check_space(left)
-    claim(request_of(run, left, parts, options), left)
+    claim_parts(request_of(run, left, parts, options), left)
     for each in left:
         allow_parts(each.place, each.target.state)
     return parts

@@ -54,6 +54,7 @@ from reshard_server.auth.tokens import Caller
 from reshard_server.db.conversions import claims, conversions, part_states
 from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.conversions.created import BatchRecorder, Submission
+from reshard_server.db.conversions.executors import slots_for
 from reshard_server.db.conversions.hard_links import linked_source
 from reshard_server.db.conversions.parts import Split
 from reshard_server.db.documents import UnreadableError, unknown_members
@@ -381,7 +382,8 @@ def make_child_request(
         work = {"deltas": [str(roots.recheck(each)) for each in deltas]}
     if (asked := work_of(claim, request)) == "begin":
         number = conversion.request.parts if claim is None or not claim.parts else claim.parts
-        work["begin"] = None if number == "auto" else number
+        hosts = max(1, slots_for(db, budget, request.host_labels))
+        work["begin"] = {"hosts": hosts} if number == "auto" else {"parts": number}
     elif claim is not None and asked != "convert":
         work[asked] = f"{claim.part}/{claim.parts}" if asked == "join" else True
     return {

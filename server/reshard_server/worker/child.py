@@ -84,7 +84,7 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
         if "question" in request:
             return {"result": answer(request["question"], request["arguments"], progress)}
         if "begin" in request:
-            return {"begun": begin_parts(request, progress)}
+            return {"begun": begin_parts(request)}
         if "join" in request:
             return {"result": join_part(request, progress)}
         progress.over_time = MovedOverTime()

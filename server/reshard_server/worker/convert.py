@@ -78,7 +78,7 @@ def _starting_over(
             )
 
 
-def begin_parts(request: dict[str, Any], progress: ProgressThrottle) -> dict[str, Any]:
+def begin_parts(request: dict[str, Any]) -> dict[str, Any]:
     """Plans the parts and records their request at the targets: the members of ``jobs.attempt.Begun``.
 
     What was begun for another state of the source, or by another version, is started over at all targets.
@@ -88,9 +88,7 @@ def begin_parts(request: dict[str, Any], progress: ProgressThrottle) -> dict[str
         everything = range(len(request["targets"])) if restarted else ()
         limits = {name: request[name] for name in _LIMITS}
         targets = _targets(request, everything)
-        return reshard.begin_parts(
-            request["source"], targets, request["begin"], **limits, progress=progress
-        )
+        return reshard.begin_parts(request["source"], targets, **request["begin"], **limits)
 
     made, warnings = _starting_over(request, run)
     facts = {"parts": made.parts, "total_bytes": made.total_bytes}
@@ -110,9 +108,13 @@ def commit_parts(
     before_publish: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Publishes what the parts made; returns what ``convert_all`` does."""
-    target = request["targets"][0]["target"]
-    made = reshard.commit_all(target, progress=progress, before_publish=before_publish)
-    documents = [answer_of("convert", report) for report in made.reports]
+    targets = [requested["target"] for requested in request["targets"]]
+    ways: dict[str, Any] = {"progress": progress, "before_publish": before_publish}
+    made = reshard.commit_all(targets[0], **ways)
+    reports = list(made.reports)
+    # Where all targets were published before, no record says any more that they belong together.
+    reports += [reshard.commit_all(each, **ways).reports[0] for each in targets[len(reports) :]]
+    documents = [answer_of("convert", report) for report in reports]
     return {"reports": documents, "read_bytes": made.read_bytes}
 
 

@@ -87,6 +87,37 @@ def test_several_targets_give_the_same_reports_as_here(
         np.testing.assert_array_equal(kernel, WEIGHTS)
 
 
+def test_several_targets_in_parts_give_the_same_reports(
+    served: Live, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def asked(folder: str, *more: str) -> Any:
+        targets = [
+            "--target",
+            f"{layout_file(tmp_path)}={folder}/a",
+            "--target",
+            f"x=2={folder}/b",
+        ]
+        words = ["convert", "data/run", *targets, "--json", "--server", served.url]
+        assert run([*words, *more]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    whole, parts = asked("data/whole"), asked("data/parts", "--parts", "2")
+    assert [r["target"] for r in parts["reports"]] == ["data/parts/a", "data/parts/b"]
+    assert [tensors_of(r) for r in parts["reports"]] == [tensors_of(r) for r in whole["reports"]]
+    assert parts["read_bytes"] > 0
+    assert [one.name for one in (data / "parts").iterdir() if one.name not in "ab"] == []
+    again = asked("data/parts", "--parts", "2")  # finished before: no part is left to do
+    assert [r["already_done"] for r in again["reports"]] == [True, True]
+
+
+def test_more_parts_than_there_is_work_are_refused(
+    served: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["convert", "data/run", "data/many", "--to", "safetensors", "--parts", "60000"]
+    assert run([*words, "--server", served.url]) == 1
+    assert "so that the others would have nothing to do; give at most" in capsys.readouterr().err
+
+
 def tensors_of(report: dict[str, Any]) -> list[tuple[str, ...]]:
     keys = ("target", "target_dtype", "source_digest", "target_digest")
     return [tuple(t[key] for key in keys) for t in report["tensors"]]

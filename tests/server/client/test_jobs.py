@@ -11,7 +11,11 @@ import pytest
 import sqlalchemy as sa
 from reshard_server.client import Client
 from reshard_server.db.conversions import claims
+from reshard_server.db.conversions.claims import Claim
+from reshard_server.db.conversions.executors import Host
+from reshard_server.db.conversions.parts import Split
 from reshard_server.db.database import open_database
+from reshard_server.schemas.conversion import ProgressState
 from reshard_server.settings import Settings
 
 import reshard
@@ -132,6 +136,38 @@ def test_one_that_runs_stops_and_one_that_failed_says_why(
     assert claims.finish(database, begun(database, other.id), "failed", error=error)
     assert told(capsys, "show", other.id).endswith("1 attempt failed: there is no checkpoint")
     assert claims.finish(database, claim, "cancelled")
+
+
+def test_parts_are_a_table_that_fits_80_columns(
+    asked: Client, database: sa.Engine, capsys: Capture
+) -> None:
+    one = asked.convert("data/a", "data/b", parts=60, host_labels={"disk": "nvme"})
+    assert "waits for a host with the label disk=nvme; of the" in told(capsys, "show", one.id)
+    host = Host(labels={"disk": "nvme"}, name="node-17.cluster.example")
+
+    def won() -> Claim:
+        claim = claims.claim_next(database, "other", claims.new_claim_text(), 99, (), host)
+        assert claim is not None and claims.begin_attempt(database, claim)
+        return claim
+
+    assert claims.split(database, won(), Split(60, 1000, False, 1 << 30, 2))
+    first, second = won(), won()
+    at = ProgressState(
+        stage="copying", moved_bytes=5, total_bytes=10, tasks_done=1, tasks=2, tensor="w"
+    )
+    assert claims.set_progress(database, first, at)
+    assert claims.finish(database, second, "succeeded", progress=at)
+    assert run(["jobs", "show", one.id]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert "parts: 58 queued, 1 running, 1 succeeded" in text
+    assert "1 running 50% 1 0 node-17.cluster.example" in text
+    assert "… and 20 more parts; --all lists each" in text
+    assert len(document(capsys, "show", one.id)["parts"]) == 60
+    assert document(capsys, "list")["conversions"][0]["parts"] is None
+    one.cancel()
+    assert claims.finish(database, first, "cancelled")
 
 
 def test_what_is_refused_says_what_to_do(

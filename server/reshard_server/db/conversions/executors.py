@@ -109,3 +109,10 @@ def waiting_for(
         f"a host with {' and '.join(memory + labelled)}; of the {len(hosts)} that are live none has that: start one "
         "(reshard work), or cancel the conversion and ask for less"
     )
+
+
+def slots_for(db: sa.Engine, max_memory: int, labels: Mapping[str, str]) -> int:
+    """The parts that all live hosts together run at once, of a conversion that asks for this."""
+    with db.connect() as connection:
+        hosts = live_hosts(connection)
+    return sum(host.slots for host in hosts if host.has(max_memory, label_texts(labels)))
