@@ -1,4 +1,4 @@
-"""A picture of the bytes per second of a conversion over time, from its own intervals, or from the times of its parts."""
+"""A picture of the bytes per second of a conversion over time, from its intervals or its parts', or from the times of many parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Throughput(NamedTuple):
         path: of an area, from the start to the end.
         seconds: from the start to the end.
         highest, mean, last: bytes per second.
-        of_parts: True if each part counts by its mean.
+        of_means: True if each part counts by its mean.
     """
 
     path: str
@@ -30,50 +30,69 @@ class Throughput(NamedTuple):
     highest: float
     mean: float
     last: float
-    of_parts: bool
+    of_means: bool
 
 
 def throughput_of(conversion: Conversion, now: datetime) -> Throughput | None:
     """The picture of a conversion that has moved something; of several attempts, of the last one."""
     if conversion.parts is not None:
-        return _drawn(_of_parts(conversion.parts, now), of_parts=True)
+        means = not any(part.progress and part.progress.over_time for part in conversion.parts)
+        spans = [span for part in conversion.parts for span in _of_part(part, now)]
+        return _drawn(_summed(spans), of_means=means)
     own = conversion.progress.over_time if conversion.progress else None
-    return None if own is None else _drawn(list(_of_intervals(own)), of_parts=False)
+    if own is None:
+        return None
+    steps = [(end - begin, moved / (end - begin)) for begin, end, moved in _of_intervals(own)]
+    quiet = (now - own.began_at).total_seconds() - own.seconds
+    if not conversion.done and quiet > own.interval_seconds:
+        steps.append((quiet, 0.0))
+    return _drawn(steps, of_means=False)
 
 
 Step = tuple[float, float]
 """Seconds, and bytes per second in them."""
 
+Span = tuple[float, float, float]
+"""A time from and to, and the bytes that were moved evenly in it."""
 
-def _of_intervals(own: OverTime) -> Iterable[Step]:
+
+def _of_intervals(own: OverTime) -> Iterable[Span]:
+    began = own.began_at.timestamp()
     for number, moved in enumerate(own.moved_bytes):
-        # The last interval is not over.
-        seconds = min(own.interval_seconds, own.seconds - number * own.interval_seconds)
-        if seconds > 0:
-            yield seconds, moved / seconds
+        begin = number * own.interval_seconds
+        end = min(begin + own.interval_seconds, own.seconds)  # the last interval is not over
+        if end > begin:
+            yield began + begin, began + end, moved
 
 
-def _of_parts(parts: Iterable[PartState], now: datetime) -> list[Step]:
-    spans = []
-    for part in parts:
-        if part.started_at is not None and part.progress is not None:
-            begin, end = part.started_at.timestamp(), (part.ended_at or now).timestamp()
-            moved = part.progress.moved_bytes - part.progress.resumed_bytes
-            spans.append((begin, max(end, begin + 1e-3), max(0, moved)))
+def _of_part(part: PartState, now: datetime) -> Iterable[Span]:
+    at = part.progress
+    if at is None or part.started_at is None:
+        return
+    if at.over_time is not None:
+        yield from _of_intervals(at.over_time)
+        return
+    begin, end = part.started_at.timestamp(), (part.ended_at or now).timestamp()
+    yield begin, max(end, begin + 1e-3), max(0, at.moved_bytes - at.resumed_bytes)
+
+
+def _summed(spans: list[Span]) -> list[Step]:
     if not spans:
         return []
     first, last = min(span[0] for span in spans), max(span[1] for span in spans)
     seconds = (last - first) / INTERVALS
     moved_bytes = [0.0] * INTERVALS
     for begin, end, moved in spans:
-        for number in range(INTERVALS):
+        for number in range(int((begin - first) / seconds), INTERVALS):
             at = first + number * seconds
+            if at >= end:
+                break
             overlap = max(0.0, min(end, at + seconds) - max(begin, at))
             moved_bytes[number] += moved * overlap / (end - begin)
     return [(seconds, moved / seconds) for moved in moved_bytes]
 
 
-def _drawn(steps: list[Step], *, of_parts: bool) -> Throughput | None:
+def _drawn(steps: list[Step], *, of_means: bool) -> Throughput | None:
     highest = max((rate for _, rate in steps), default=0.0)
     if highest <= 0:
         return None
@@ -86,4 +105,4 @@ def _drawn(steps: list[Step], *, of_parts: bool) -> Throughput | None:
         points.append(f"L{WIDTH * at / seconds:.1f},{y:.1f}")
     moved = sum(each * rate for each, rate in steps)
     path = " ".join([*points, f"L{WIDTH},{HEIGHT}Z"])
-    return Throughput(path, seconds, highest, moved / seconds, steps[-1][1], of_parts)
+    return Throughput(path, seconds, highest, moved / seconds, steps[-1][1], of_means)

@@ -368,6 +368,7 @@ def paths_of(request: JobRequest | AnyPlanRequest) -> tuple[str, ...]:
 class OverTime(Answer):
     """The bytes that an attempt moved in each of at most 60 intervals of equal length since its start."""
 
+    began_at: datetime
     seconds: float = Field(
         description="The time that the intervals cover; the last one is not over."
     )
@@ -390,7 +391,7 @@ class ProgressState(Answer):
     over_time: OverTime | None = Field(
         None,
         exclude_if=lambda value: value is None,
-        description="Of the last attempt; absent for a part.",
+        description="Of the last attempt; absent in listings, and for one of more than 64 parts.",
     )
 
 

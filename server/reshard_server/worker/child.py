@@ -85,9 +85,9 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
             return {"result": answer(request["question"], request["arguments"], progress)}
         if "begin" in request:
             return {"begun": begin_parts(request)}
+        progress.over_time = MovedOverTime()
         if "join" in request:
             return {"result": join_part(request, progress)}
-        progress.over_time = MovedOverTime()
         kinds = {"delta": publish_version, "commit": commit_parts}
         work = next((kinds[name] for name in kinds if name in request), convert_all)
         return {"result": work(request, progress, before_publish)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +18,8 @@ FIRST_SECONDS = 0.5
 class MovedOverTime:
     """Intervals of equal length since the first call, each with its bytes; when there are too many, two become one of twice the length."""
 
+    wall_clock: Callable[[], float] = time.time
+    _began_at: float = 0.0
     _seconds: float = FIRST_SECONDS
     _intervals: list[float] = field(default_factory=list)
     _first: tuple[float, int] | None = None
@@ -31,6 +35,7 @@ class MovedOverTime:
         """
         if self._first is None:
             self._first, self._moved = (now, moved), moved
+            self._began_at = self.wall_clock()
         at = now - self._first[0]
         while at >= MOST_INTERVALS * self._seconds:
             self._halve()
@@ -52,6 +57,7 @@ class MovedOverTime:
     def document(self) -> dict[str, Any]:
         """The intervals as ``schemas.conversion.OverTime`` describes them."""
         return {
+            "began_at": self._began_at,
             "seconds": round(self._at, 3),
             "interval_seconds": self._seconds,
             "moved_bytes": [round(moved) for moved in self._intervals],

@@ -28,6 +28,7 @@ from tests.server.live import Live, live
 from tests.server.pages.chromium import person
 from tests.server.pages.progress import PROGRESS
 from tests.server.pages.test_accessibility import check
+from tests.server.served import Served
 
 URL = "/v1/conversions"
 START = datetime(2026, 11, 21, 3, tzinfo=UTC)
@@ -99,12 +100,13 @@ def test_intervals_keep_every_byte_and_stay_few() -> None:
 
 
 def test_a_slow_task_moved_its_bytes_evenly() -> None:
-    run = MovedOverTime()
+    run = MovedOverTime(wall_clock=lambda: 4e9)
     run.add(0, 0)
     run.add(2, 400)
     run.add(2, 500)
     run.add(2.25, 400)  # started over
     assert run.document() == {
+        "began_at": 4e9,
         "seconds": 2.25,
         "interval_seconds": 0.5,
         "moved_bytes": [100, 100, 100, 100, 100],
@@ -119,7 +121,7 @@ def conversion(**members: Any) -> Conversion:
 
 
 def test_the_curve_of_a_run() -> None:
-    over = OverTime(seconds=2.25, interval_seconds=1, moved_bytes=[100, 300, 50])
+    over = OverTime(began_at=START, seconds=2.25, interval_seconds=1, moved_bytes=[100, 300, 50])
     found = throughput_of(
         conversion(progress=PROGRESS.model_copy(update={"over_time": over})), START
     )
@@ -128,9 +130,24 @@ def test_the_curve_of_a_run() -> None:
     assert found.path == (
         "M0,100 L0.0,66.7 L266.7,66.7 L266.7,0.0 L533.3,0.0 L533.3,33.3 L600.0,33.3 L600,100Z"
     )
+    hangs = conversion(progress=PROGRESS.model_copy(update={"over_time": over}))
+    late = throughput_of(hangs, START + timedelta(seconds=9))
+    assert late is not None
+    assert (late.seconds, late.mean, late.last) == (9, 50, 0)
     nothing = over.model_copy(update={"moved_bytes": [0, 0, 0]})
     for at in (None, PROGRESS, PROGRESS.model_copy(update={"over_time": nothing})):
         assert throughput_of(conversion(progress=at), START) is None
+
+
+def test_a_listing_has_no_progress_over_time(served: Served) -> None:
+    new = served.create()
+    over = OverTime(began_at=START, seconds=1, interval_seconds=1, moved_bytes=[5])
+    at = PROGRESS.model_copy(update={"over_time": over})
+    claims.set_progress(served.db, begun(served.db, new), at)
+    whole = served.ask("GET", f"{URL}/{new}", "ann").json()["progress"]
+    assert whole.pop("over_time")["moved_bytes"] == [5]
+    [listed] = served.ask("GET", URL, "ann").json()["conversions"]
+    assert listed["progress"] == whole
 
 
 def test_the_curve_of_parts_is_the_sum_of_their_means() -> None:
@@ -146,6 +163,24 @@ def test_the_curve_of_parts_is_the_sum_of_their_means() -> None:
     assert found.mean == pytest.approx(6 * 2**20)
     assert (found.highest, found.last) == (pytest.approx(9 * 2**20), pytest.approx(9 * 2**20))
     assert throughput_of(conversion(parts=parts[2:], part_counts={}), START) is None
+
+
+def test_the_curve_of_a_few_parts_is_the_sum_of_their_intervals() -> None:
+    parts = []
+    for number, moved in enumerate(([600, 0, 300], [0, 300])):
+        over = OverTime(
+            began_at=START + timedelta(seconds=number),
+            seconds=len(moved),
+            interval_seconds=1,
+            moved_bytes=moved,
+        )
+        at = PROGRESS.model_copy(update={"over_time": over})
+        parts.append(part(number, started_at=START).model_copy(update={"progress": at}))
+    found = throughput_of(conversion(parts=parts, part_counts={}), START + timedelta(seconds=50))
+    assert found is not None
+    assert (found.seconds, found.of_means) == (pytest.approx(3), False)
+    rates = (found.highest, found.mean, found.last)
+    assert rates == (pytest.approx(600), pytest.approx(400), pytest.approx(600))
 
 
 @pytest.fixture(scope="module")
