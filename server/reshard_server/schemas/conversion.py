@@ -388,11 +388,13 @@ class ProgressState(Answer):
     tensor: str
     bytes_per_second: float | None = None
     seconds_left: float | None = None
-    over_time: OverTime | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="Of the last attempt; absent in listings, and for one of more than 64 parts.",
-    )
+    over_time: Annotated[
+        OverTime | None,
+        Field(
+            exclude_if=lambda value: value is None,
+            description="Of the last attempt; absent in listings, and for one of more than 64 parts.",
+        ),
+    ] = None
 
 
 class PartState(Answer):
