@@ -40,7 +40,7 @@ def main() -> int:
     """Runs it and prints a table; 1 where something was lost or doubled."""
     options = _options()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder, ExitStack() as stack:
-        url = stack.enter_context(_postgres()) if options.postgres else None
+        url = stack.enter_context(postgres()) if options.postgres else None
         make_source(Path(folder, "data", "source"), options.mib)
         tokens = [f"client-{n}" for n in range(options.clients)]
         served = stack.enter_context(serve(Path(folder), tokens, options.running, url))
@@ -141,7 +141,8 @@ def _table(seen: list[Seen], options: argparse.Namespace, seconds: float, proces
 
 
 @contextmanager
-def _postgres() -> Iterator[str]:
+def postgres() -> Iterator[str]:
+    """A PostgreSQL of its own, with an empty database; its URL."""
     started = start_postgres()
     try:
         yield started.new_database()

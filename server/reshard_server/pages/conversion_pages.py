@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -20,8 +21,10 @@ from reshard_server.db.conversions.rows import ENDED
 from reshard_server.db.deliveries import of_conversion
 from reshard_server.db.schedules import schedules
 from reshard_server.errors.problems import CONFLICT, NOT_FOUND, ProblemError
+from reshard_server.pages.part_strips import SIGNS, rows_of
 from reshard_server.pages.plan_pictures import plan_of, planned
 from reshard_server.pages.rendering import next_url, page, targets_text
+from reshard_server.pages.throughput import throughput_of
 from reshard_server.pages.visitor import Changing, Form, Visiting
 from reshard_server.resources import conversions as resource
 from reshard_server.resources.conversions import ConversionId, visible
@@ -116,6 +119,9 @@ def show_conversion(found: Seen, visitor: Visiting, serving: Serving) -> Respons
         has_plan=_has_plan(found),
         most_tensors=MOST_TENSORS,
         deliveries=of_conversion(serving.database, found.id),
+        rows=rows_of(found.parts or ()),
+        signs=SIGNS,
+        throughput=throughput_of(found, datetime.now(UTC)),
     )
 
 

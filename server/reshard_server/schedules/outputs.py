@@ -21,8 +21,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
-import sqlalchemy as sa
-
 from reshard.errors import StorageError
 from reshard.formats.delta.index_values import version_text
 from reshard.formats.names import version_of_name
@@ -30,8 +28,6 @@ from reshard.storage.location import Location
 from reshard.storage.targets import remove_finished, stamp_of_finished
 from reshard_server.auth.local_root import REMOVED_PREFIX
 from reshard_server.db.schedules import outputs as schedule_outputs
-from reshard_server.db.schedules import runs as schedule_runs
-from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.outputs import Output
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.errors.problems import OF_A_BUCKET, ProblemError, words_of
@@ -43,12 +39,6 @@ from reshard_server.schemas.schedule import NewSteps, PublishedVersions
 def folder_of(stored: StoredSchedule) -> str:
     """The client's path of the folder of the versions."""
     return stored.body.targets[0].target.rpartition("/")[0].replace("{name}", stored.name)
-
-
-def is_publishing(connection: sa.Connection, stored: StoredSchedule) -> bool:
-    """True if the version before is not published yet. Until the end of the transaction no other process can begin one."""
-    schedules.lock(connection, stored.name)
-    return schedule_runs.is_busy(connection, stored.name)
 
 
 def newest_step(scheduling: Scheduling, stored: StoredSchedule) -> int:

@@ -173,6 +173,13 @@ def fields_of(template: str) -> frozenset[str]:
     return frozenset(_FIELD.findall(template))
 
 
+def is_one_by_one(body: ScheduleBody) -> bool:
+    """True if a step waits for the conversion before it: a version stands on the last one, or a target does not name the step."""
+    return body.delta is not None or any(
+        "step" not in fields_of(requested.target) for requested in body.targets
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Occasion:
     """The subject of one run.

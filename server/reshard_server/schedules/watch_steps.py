@@ -3,6 +3,8 @@
 In a bucket there are no hard links. A poll takes one request for each thousand names and one for each step that is new; a
 step that is deleted before its conversion ends is gone, since a conversion reads only the versions that it listed.
 
+A look costs most where the training run is idle, so looks follow the run (``poll_seconds``): ten to a step, but one in a second at most.
+
 A step with a row was handled. New steps are claimed one by one, oldest first. Each is hard-linked, and its conversion
 is queued in one transaction with its links. If a process dies in between, its claim and its links have no owner, and the
 step counts as new again.
@@ -24,6 +26,7 @@ TensorFlow's ``ckpt-23`` is the prefix of its files: a step has an index, which 
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -35,6 +38,7 @@ from reshard.formats.tensorflow.files import prefixes_in
 from reshard.storage.location import Location
 from reshard_server.db.conversions import conversions, hard_links
 from reshard_server.db.conversions.hard_links import LinkFolder
+from reshard_server.db.schedules import outputs as schedule_outputs
 from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.runs import StepClaim, forgotten
@@ -47,19 +51,37 @@ from reshard_server.schedules.hard_links import (
     links_for,
     remove_links,
 )
-from reshard_server.schedules.outputs import is_publishing, newest_step, next_publication
-from reshard_server.schedules.scheduling import Occasion, QueueFullError, Run, Scheduling
+from reshard_server.schedules.outputs import newest_step, next_publication
+from reshard_server.schedules.scheduling import (
+    Occasion,
+    QueueFullError,
+    Run,
+    Scheduling,
+    is_one_by_one,
+)
 from reshard_server.schemas.base import LARGEST_STEP
 from reshard_server.schemas.schedule import NewSteps, Outcome
 
 LOG = logging.getLogger(__name__)
 
 
+LOOKS_OF_A_STEP = 10
+"""So a step is found within a tenth of the time between two steps."""
+
+SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 10.0
+"""Between two looks: a look at 1,000 steps on a disk takes 3 ms, one in a bucket is a request; ten seconds are short beside a pause of minutes."""
+
+
 def poll(scheduling: Scheduling, stored: StoredSchedule, when: NewSteps, now: float) -> None:
     """Starts the new steps. Raises UnfitError if the schedule's token lost its rights."""
     directory = scheduling.watched(stored).remembered()
+    pause = when.poll_seconds
+    if pause is None:
+        newest = schedule_runs.newest_at(scheduling.database, stored.name)
+        quiet = (now - max(newest, stored.updated_at)) / LOOKS_OF_A_STEP
+        pause = min(max(quiet, SHORTEST_SECONDS), LONGEST_SECONDS)
     with scheduling.database.begin() as connection:
-        if not schedules.advance(connection, stored, now + when.poll_seconds):
+        if not schedules.advance(connection, stored, now + pause):
             return
     try:
         there = scheduling.roots.ask(when.directory, lambda: step_folders(directory, when))
@@ -100,8 +122,9 @@ def _to_convert(
             return False
         with scheduling.database.connect() as connection:
             waiting = conversions.count_queued(connection, stored.token)
-            publishes = stored.body.delta is not None
-            is_busy = publishes and schedule_runs.is_busy(connection, stored.name)
+            is_busy = is_one_by_one(stored.body) and schedule_runs.is_busy(connection, stored.name)
+            # Against a backlog of steps that were the newest once: looks are short beside conversions.
+            is_busy |= when.newest_only and schedule_runs.has_queued(connection, stored.name)
         return not is_busy and waiting < scheduling.settings.queued_per_token
 
     steps = committed(directory, new)
@@ -146,9 +169,13 @@ def occasion_of(
     Raises ProblemError and StorageError if the versions before it cannot be read.
     """
     occasion = Occasion(f"{when.directory}/{there[step]}", now, step)
-    if stored.body.delta is None:
-        return occasion
-    return next_publication(scheduling, stored, stored.body.delta, there, occasion)
+    if stored.body.delta is not None:
+        return next_publication(scheduling, stored, stored.body.delta, there, occasion)
+    if is_one_by_one(stored.body):
+        # Against two steps within a second: a target that has only {time} would be the same.
+        last = schedule_outputs.last_at(scheduling.database, stored.name)
+        return replace(occasion, at=max(now, math.floor(last) + 1.0))
+    return occasion
 
 
 def start_step(
@@ -218,10 +245,13 @@ def _queued(
     scheduling: Scheduling, claimed: StepClaim, run: Run, detail: str, *, linked: bool
 ) -> str | None:
     with scheduling.database.begin() as connection:
-        if run.occasion.version is not None and is_publishing(connection, run.stored):
-            raise QueueFullError(
-                f"the schedule {run.stored.name!r} is publishing another version now"
-            )
+        if is_one_by_one(run.stored.body):
+            # Against another process that finds the step before ended at the same time.
+            schedules.lock(connection, run.stored.name)
+            if schedule_runs.is_busy(connection, run.stored.name):
+                raise QueueFullError(
+                    f"the schedule {run.stored.name!r} converts one step at a time, and is converting another one now"
+                )
         made = scheduling.queue(connection, run)
         stands = schedule_runs.end_claim(
             connection, claimed, "started", conversion=made, detail=detail or None

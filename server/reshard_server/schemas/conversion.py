@@ -387,6 +387,17 @@ def paths_of(request: JobRequest | AnyPlanRequest) -> tuple[str, ...]:
     return (request.source, *more, *(path for pair in named for path in pair if path is not None))
 
 
+class OverTime(Answer):
+    """The bytes that an attempt moved in each of at most 60 intervals of equal length since its start."""
+
+    began_at: datetime
+    seconds: float = Field(
+        description="The time that the intervals cover; the last one is not over."
+    )
+    interval_seconds: float
+    moved_bytes: list[int]
+
+
 class ProgressState(Answer):
     """The progress of a run; bytes are decoded bytes of the source."""
 
@@ -399,6 +410,13 @@ class ProgressState(Answer):
     tensor: str
     bytes_per_second: float | None = None
     seconds_left: float | None = None
+    over_time: Annotated[
+        OverTime | None,
+        Field(
+            exclude_if=lambda value: value is None,
+            description="Of the last attempt; absent in listings, and for one of more than 64 parts.",
+        ),
+    ] = None
 
 
 class PartState(Answer):

@@ -59,8 +59,16 @@ class NewSteps(RequestDocument):
     )
     every: Whole = Field(1, ge=1, description="Only steps that are multiples of this.")
     first_step: Whole = Field(0, ge=0, le=LARGEST_STEP, description="Skip steps before this one.")
-    newest_only: Flag = Field(False, description="Of several new steps, convert only the last.")
-    poll_seconds: Number = Field(10.0, ge=0.2, le=86400)
+    newest_only: Flag = Field(
+        False,
+        description="Of several new steps, convert only the last; steps that come while a conversion of the schedule waits are compared too.",
+    )
+    poll_seconds: Number | None = Field(
+        None,
+        ge=0.2,
+        le=86400,
+        description="Seconds between two looks; without it a tenth of the time since the last new step, at least 1 and at most 10.",
+    )
 
 
 def _kind(when: object) -> str:

@@ -73,6 +73,7 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
         publish_version,
     )
     from reshard_server.worker.fields import field_of
+    from reshard_server.worker.moved_over_time import MovedOverTime
 
     progress = ProgressThrottle(lambda p: _send_if_read(out, {"progress": p}))
 
@@ -84,6 +85,7 @@ def _carry_out(request: dict[str, Any], out: int, parent: Parent) -> dict[str, A
             return {"result": answer(request["question"], request["arguments"], progress)}
         if "begin" in request:
             return {"begun": begin_parts(request)}
+        progress.over_time = MovedOverTime()
         if "join" in request:
             return {"result": join_part(request, progress)}
         kinds = {"delta": publish_version, "commit": commit_parts}

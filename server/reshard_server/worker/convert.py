@@ -24,6 +24,7 @@ from reshard.errors import (
     VerificationError,
 )
 from reshard.storage.location import locate
+from reshard_server.worker.moved_over_time import MovedOverTime
 
 if TYPE_CHECKING:
     from reshard import ConversionReport, Progress
@@ -94,9 +95,15 @@ def begin_parts(request: dict[str, Any]) -> dict[str, Any]:
     return {**facts, "already_done": made.already_done, "anew": bool(warnings)}
 
 
+FEW_PARTS = 64
+"""With more parts the times of each draw the curve well enough, and intervals would be a megabyte of each answer."""
+
+
 def join_part(request: dict[str, Any], progress: ProgressThrottle) -> dict[str, Any]:
     """Does the part that the request names, by the record at its first target."""
     target = request["targets"][0]["target"]
+    if int(request["join"].partition("/")[2]) > FEW_PARTS:
+        progress.over_time = None
     made = reshard.join_part(target, request["join"], progress=progress)
     return {"reports": [], "read_bytes": made.read_bytes}
 
@@ -231,16 +238,21 @@ def publish_version(
 
 
 REPORT_SECONDS = 0.5
-NAME_CHARACTERS = 500
-"""Length limit of a tensor's name: a message must fit into one atomic write of a pipe."""
+NAME_CHARACTERS = 450
+"""Length limit of a tensor's name, at most six bytes each: a message must fit into one atomic write of a pipe, with 1 KiB of ``over_time``."""
 
 
 @dataclass
 class ProgressThrottle:
-    """Called after each task; reports at most twice a second, whenever the stage changes, and when all is moved."""
+    """Called after each task; reports at most twice a second, whenever the stage changes, and when all is moved.
+
+    Attributes:
+        over_time: what was moved so far, to report too.
+    """
 
     report: Callable[[dict[str, Any]], None]
     clock: Callable[[], float] = time.monotonic
+    over_time: MovedOverTime | None = None
     _first: tuple[float, int] | None = None
     _reported_at: float = float("-inf")
     _stage: str = ""
@@ -249,6 +261,8 @@ class ProgressThrottle:
 
     def __call__(self, progress: Progress) -> None:
         now = self.clock()
+        if self.over_time is not None:
+            self.over_time.add(now, progress.moved_bytes)
         if self._first is None:
             self._first = now, progress.moved_bytes
         self._resumed = max(self._resumed, progress.resumed_bytes)
@@ -275,4 +289,5 @@ class ProgressThrottle:
             "tensor": progress.tensor[:NAME_CHARACTERS],
             "bytes_per_second": rate,
             "seconds_left": (total - moved) / rate if rate else None,
+            **({} if self.over_time is None else {"over_time": self.over_time.document()}),
         }

@@ -17,7 +17,8 @@ from reshard_server.db.schedules import runs as schedule_runs
 from reshard_server.db.schedules import schedules
 from reshard_server.db.schedules.schedules import StoredSchedule
 from reshard_server.schedules.check_schedule import check_schedule, first_look
-from reshard_server.schedules.loop import recover, settle, tick_all
+from reshard_server.schedules.clean_up import recover, settle
+from reshard_server.schedules.loop import due, look
 from reshard_server.schedules.scheduling import Scheduling
 from reshard_server.schemas.conversion import Conversion, targets_of
 from reshard_server.schemas.schedule import ScheduleBody, ScheduleRun
@@ -106,7 +107,9 @@ class Bench:
     def tick(self, now: float | None = None, process: Scheduling | None = None) -> None:
         """One look at everything at the given time; by default a second after the last one."""
         self.now += 1
-        tick_all(process or self.one, self.now if now is None else now)
+        chosen, at = process or self.one, self.now if now is None else now
+        for stored in due(chosen, at):
+            look(chosen, stored, at)
 
     def settle(self, process: Scheduling | None = None) -> None:
         recover(process or self.one)

@@ -194,7 +194,7 @@ def test_two_processes_publish_one_version_at_a_time(any_bench: Bench) -> None:
     bench.tick()
     bench.tick(process=other)
     assert bench.told() == {"1": "started"}
-    with pytest.raises(ProblemError, match="is publishing another version now"):
+    with pytest.raises(ProblemError, match="is converting another one now"):
         run_now(other, bench.get(), 2, bench.now)
     assert bench.told() == {"1": "started"}
 

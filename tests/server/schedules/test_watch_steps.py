@@ -94,6 +94,7 @@ def test_the_newest_only(bench: Bench, run: Path) -> None:
     assert bench.told() == {"1": "skipped", "2": "skipped", "3": "started"}
     assert bench.runs()[0].detail == "step 3 is newer, and this schedule converts only the newest"
     write_step(run, 4)
+    bench.end("3")
     bench.tick()
     assert bench.told()["4"] == "started"
 

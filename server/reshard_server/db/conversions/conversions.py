@@ -187,6 +187,14 @@ def revisions(db: sa.Engine, ids: Collection[str]) -> dict[str, int]:
     }
 
 
+def _listed(conversion: Conversion) -> Conversion:
+    """The conversion without its progress over time, which would double a listing."""
+    if conversion.progress is None or conversion.progress.over_time is None:
+        return conversion
+    progress = conversion.progress.model_copy(update={"over_time": None})
+    return conversion.model_copy(update={"progress": progress})
+
+
 def page(
     db: sa.Engine, filters: Filters, page_size: int, page_token_text: str | None = None
 ) -> ConversionPage:
@@ -212,7 +220,7 @@ def page(
     more = len(ahead) > number
     last = ahead[number - 1] if more else None
     return ConversionPage(
-        conversions=found,
+        conversions=list(map(_listed, found)),
         next_page_token=page_token(_listing(filters), (last.created_at, last.id)) if last else None,
     )
 

@@ -74,6 +74,13 @@ def was_made(db: sa.Engine, schedule: str, step: int) -> bool:
     return bool(_select(db, _O.schedule == schedule, _O.step == step, _O.state != "expected"))
 
 
+def last_at(db: sa.Engine, schedule: str) -> float:
+    """The latest time in the names of the outputs; 0 if there are none."""
+    query = sa.select(sa.func.max(_O.at)).where(_O.schedule == schedule)
+    with db.connect() as connection:
+        return connection.execute(query).scalar() or 0.0
+
+
 def set_made(db: sa.Engine, output: Output, stamp: str) -> None:
     """Notes that the output's conversion succeeded."""
     _change(db, output, "expected", {"state": "made", "stamp": stamp})

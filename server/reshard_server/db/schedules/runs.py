@@ -102,6 +102,19 @@ def known_steps(db: sa.Engine, schedule: str) -> set[int]:
         return set(connection.execute(query).scalars())
 
 
+def newest_at(db: sa.Engine, schedule: str) -> float:
+    """The time of the newest run; 0 if there is none."""
+    with db.connect() as connection:
+        query = sa.select(sa.func.max(_R.at)).where(_R.schedule == schedule)
+        return connection.execute(query).scalar() or 0.0
+
+
+def has_queued(connection: sa.Connection, schedule: str) -> bool:
+    """True if a conversion of the schedule waits in the queue."""
+    waiting = sa.exists().where(_C.schedule == schedule, _C.state == "queued")
+    return bool(connection.execute(sa.select(waiting)).scalar())
+
+
 def has_running(connection: sa.Connection, schedule: str) -> bool:
     """True if a conversion of the schedule has not ended."""
     query = sa.select(sa.func.count()).where(_C.schedule == schedule, _C.state.not_in(ENDED))

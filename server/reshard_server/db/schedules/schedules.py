@@ -198,6 +198,7 @@ def look_now(db: sa.Engine, name: str) -> None:
         connection.execute(
             SCHEDULES.update().where(_S.name == name, _S.next_at > now).values(next_at=now)
         )
+        notify(connection, "schedules")
 
 
 def lock(connection: sa.Connection, name: str) -> None:

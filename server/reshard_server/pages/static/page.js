@@ -65,6 +65,7 @@ function show(conversion) {
   state.className = `state ${conversion.state}`;
   state.textContent = conversion.state;
   put("attempts", String(conversion.attempts));
+  draw();
   const bar = document.querySelector("[data-live=bar]");
   document.querySelector("[data-live=waiting]").hidden = conversion.state !== "queued";
   bar.hidden = conversion.state === "queued";
@@ -86,13 +87,27 @@ function show(conversion) {
   put("tensor", at.tensor || "–");
 }
 
-// The page as it is now, in the place of what is shown.
-async function refresh() {
+// The pictures are drawn by the server: asked for at most once in two seconds, and not while nobody looks.
+const draw = (() => {
+  let timer = null, last = -Infinity;
+  return () => {
+    if (timer !== null) return;
+    timer = setTimeout(() => {
+      timer = null;
+      if (document.hidden) { document.addEventListener("visibilitychange", draw, { once: true }); return; }
+      last = performance.now();
+      refresh("pictures").catch(() => {});
+    }, Math.max(0, 2000 - (performance.now() - last)));
+  };
+})();
+
+// The page as it is now, or the part of it with this id, in the place of what is shown.
+async function refresh(id = "page") {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (answer.redirected || !answer.ok) { location.reload(); return; }
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const now = page(), next = fresh.getElementById("page");
-  if (next === null || next.innerHTML === now.innerHTML) return;
+  const now = document.getElementById(id), next = fresh.getElementById(id);
+  if (now === null || next === null || next.innerHTML === now.innerHTML) return;
   const at = now.contains(document.activeElement) ? named(document.activeElement) : null;
   const chosen = new Set([...now.querySelectorAll("input:checked")].map((box) => box.value));
   const opened = [...now.querySelectorAll("details")].map((each) => each.open);
