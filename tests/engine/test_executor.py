@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.engine.executor import QUEUED_PER_WORKER, hosts_of, run_tasks
+from reshard.engine.executor import QUEUED_PER_WORKER, run_tasks
 from reshard.errors import ReshardError
-from tests.spread_executor import SpreadExecutor
 
 
 class Gauge:
@@ -220,28 +219,3 @@ def test_tasks_that_have_not_started_in_such_a_thread_never_start(monkeypatch):
     for thread in set(threading.enumerate()) - before:
         thread.join()
     assert done == []
-
-
-def test_an_executor_is_on_one_host_unless_it_has_hosts():
-    with ThreadPoolExecutor(1) as threads, SpreadExecutor(16) as spread:
-        assert (hosts_of(None), hosts_of(threads), hosts_of(spread)) == (1, 1, 16)
-
-
-def test_an_error_of_the_executors_own_kind_is_mapped():
-    """Dask raises KilledWorker, which is no BrokenExecutor."""
-
-    class KilledWorkerError(Exception):
-        __module__ = "distributed.scheduler"
-
-    def lose(_):
-        raise KilledWorkerError("it attempted to run 'task' on 4 workers, which all died")
-
-    message = r"the executor gave a task up \(KilledWorkerError: it attempted to run 'task'"
-    with SpreadExecutor(1) as spread:
-        spread.open(1, 1, 0)
-        with pytest.raises(ReshardError, match=message):
-            list(run_tasks([1], lose, lambda _: 1, 10, 1, spread))
-    with pytest.raises(
-        KilledWorkerError
-    ):  # in threads of our own it is a defect, which must be seen
-        list(run_tasks([1], lose, lambda _: 1, 10, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from tests.archive_format import ARCHIVE, FILE
 from tests.emulators.buckets import Bucket
 from tests.equal import assert_same_trees
 from tests.robustness.crash.interrupted import stop
-from tests.spread_executor import SpreadExecutor
 
 ARRAYS = {
     "none": np.zeros((0, 3), "int32"),
@@ -60,22 +60,21 @@ def test_after_a_run_that_was_stopped(saved: Path, tmp_path: Path) -> None:
     assert_holds((tmp_path / "t" / FILE).read_bytes())
 
 
-def test_by_other_hosts(saved: Path, tmp_path: Path) -> None:
-    with SpreadExecutor() as executor:
-        reshard.convert(saved, tmp_path / "t", to="archive", executor=executor)
+def test_by_an_executor(saved: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as executor:
+        reshard.convert(saved, tmp_path / "t", to="archive", executor=executor, parts=1)
     assert_holds((tmp_path / "t" / FILE).read_bytes())
 
 
 @pytest.mark.parametrize("lent", ["gcs_bucket", "s3_bucket"])
-@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["here", "hosts"])
+@pytest.mark.parametrize("parts", [None, 1])
 def test_uploaded_in_order(
-    saved: Path, tmp_path: Path, lent: str, is_elsewhere: bool, request: pytest.FixtureRequest
+    saved: Path, tmp_path: Path, lent: str, parts: int | None, request: pytest.FixtureRequest
 ) -> None:
     bucket: Bucket = request.getfixturevalue(lent)
     url = f"{bucket.url}/t"
-    with SpreadExecutor() as executor:
-        given = {"executor": executor} if is_elsewhere else {}
-        reshard.convert(saved, url, to="archive", **given)
+    with ThreadPoolExecutor(2) as executor:
+        reshard.convert(saved, url, to="archive", executor=executor, parts=parts)
     data = bytes(bucket.store().get(f"t/{FILE}").bytes())
     assert_holds(data)
     reshard.convert(saved, tmp_path / "t", to="archive")

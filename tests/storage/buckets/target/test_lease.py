@@ -17,7 +17,6 @@ from reshard.storage.buckets import lease as taking
 from reshard.storage.buckets import objects
 from reshard.storage.buckets.lease import Lease, LeaseRecord, acquire_lease, read_lease
 from reshard.storage.buckets.store import BucketStore
-from reshard.storage.buckets.targets import refuse_lost_lease
 from reshard.storage.checked_lines import checked_line
 from reshard.storage.host import _start_ticks, process_mark
 from tests.emulators.apis import error_answers as answers
@@ -335,14 +334,6 @@ def test_a_damaged_lease_that_changes_meanwhile_is_not_taken(
         acquire_lease(store, PATH, TARGET)
     assert bucket.emulator.log.count("head") > looks
     assert read_lease(store, PATH) == held("another")
-
-
-def test_a_task_does_not_go_on_under_a_lease_that_is_damaged(
-    store: BucketStore, lease: Lease
-) -> None:
-    damage(store, 12)
-    with pytest.raises(TargetBusyError, match="the run that began this task is over"):
-        refuse_lost_lease(store, PATH, lease.mark[1])
 
 
 def test_a_lease_of_another_version_is_refused(store: BucketStore) -> None:
