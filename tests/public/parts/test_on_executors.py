@@ -393,5 +393,5 @@ def test_a_defect_of_the_program_is_itself(trained: Path, tmp_path: Path) -> Non
     def broken(_: Any) -> None:
         raise RuntimeError("no such thing")
 
-    with BadHost(broken) as executor, pytest.raises(RuntimeError, match="^no such thing$"):
+    with BadHost(broken) as executor, pytest.raises(RuntimeError, match=r"^no such thing$"):
         convert(trained, tmp_path / "t", executor)

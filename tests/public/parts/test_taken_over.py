@@ -89,7 +89,7 @@ def test_one_that_goes_on_while_the_other_is_at_work(trained: Path, tmp_path: Pa
     second = Held(lambda **hook: convert_part(trained, target, "1/1", **hook), after=20)
     first.go_on()
     assert isinstance(first.ended.exception(), StorageError), first.ended
-    with pytest.raises(reshard.ReshardError, match="part 1/1 of .* is at work now"):
+    with pytest.raises(reshard.ReshardError, match=r"part 1/1 of .* is at work now"):
         reshard.commit(target)
     second.go_on()
     second.ended.result()
