@@ -158,5 +158,5 @@ def test_a_run_that_is_stopped_waits_for_its_parts(
             reshard.convert(source, target, executor=Holding(executor, notes), **given)
         assert set(begun(notes)) <= {note.stem for note in notes.glob("*.ended")}
     report = convert(source, target, client, **TARGETS["plain"])
-    assert 0 < report.resumed_bytes
+    assert report.resumed_bytes > 0
     assert_as_on_one_host(source, target, **TARGETS["plain"])
