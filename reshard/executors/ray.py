@@ -76,9 +76,9 @@ class RayExecutor(Executor):
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": self._environment} if self._environment else None,
         )(answered)
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
         reference = task.remote(work, *arguments)
+        future = _TaskFuture(lambda: self._ray.cancel(reference))
+        future.set_running_or_notify_cancel()
         self._running[future] = reference
         reference.future().add_done_callback(lambda done: self._end(future, done))
         return future
@@ -127,6 +127,20 @@ class RayExecutor(Executor):
                 "(max_memory), or begin Ray there with more (--memory)"
             )
         return min(cpus, max(c for c, n in nodes if n >= memory))
+
+
+class _TaskFuture(Future[Any]):
+    """The future of a task of Ray. Only Ray knows whether the task has begun, so that it ends when Ray says so."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        super().__init__()
+        self._cancel_task = cancel
+
+    def cancel(self) -> bool:
+        """Withdraws a task that waits for a host, and interrupts one that is at work."""
+        with suppress(Exception):  # it may have ended meanwhile
+            self._cancel_task()
+        return False
 
 
 def imported_ray() -> Any:

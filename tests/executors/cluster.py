@@ -47,10 +47,10 @@ def ray_cluster(nodes: int = 3, **head: Any) -> Iterator[Any]:
         logging.setLogRecordFactory(records)
 
 
-def actors(cluster: Any) -> list[psutil.Process]:
-    """The processes of actors that carry out batches on a cluster; others on this machine are of no concern."""
+def workers(cluster: Any) -> list[psutil.Process]:
+    """The processes that do parts on a cluster now; others on this machine are of no concern."""
     among = [process for node in cluster.list_all_nodes() for process in processes_of(node)]
-    return [process for process in among if "ray::BatchActor" in _title(process)]
+    return [process for process in among if "ray::answered" in _title(process)]
 
 
 def _title(process: psutil.Process) -> str:
@@ -84,16 +84,3 @@ def until(holds: Callable[[], bool], seconds: float = 120) -> None:
     while not holds():
         assert time.monotonic() < end, "it never came"
         time.sleep(0.05)
-
-
-def once(act: Callable[[], None], after: int = 1) -> Callable[[Any], None]:
-    """A ``progress`` that acts the ``after``-th time it is called."""
-    calls = 0
-
-    def progress(_: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == after:
-            act()
-
-    return progress

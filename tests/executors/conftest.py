@@ -1,4 +1,4 @@
-"""A checkpoint that many tasks convert, and a cluster of three nodes."""
+"""A checkpoint that many tasks convert, and a cluster of three nodes, to which this process is connected."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import reshard
+from reshard.executors.ray import RayExecutor
 from tests.executors.cluster import ray_cluster
 from tests.executors.trees import LAYOUT, files_of
 
@@ -52,6 +53,6 @@ def alone(
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Three nodes of two processors each."""
-    with ray_cluster() as found:
+    """Three nodes of two processors each; one connection, whose worker processes all tests use."""
+    with ray_cluster() as found, RayExecutor(found.address):
         yield found

@@ -1,18 +1,13 @@
-"""Clusters of Dask on this machine, and what their workers are told to do."""
+"""A cluster of Dask on this machine."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
-
-BUDGET: dict[str, Any] = {"workers": 2, "max_memory": "256MiB"}
-"""Of all workers together."""
 
 
 @contextmanager
@@ -28,38 +23,3 @@ def cluster(folder: Path) -> Iterator[Client]:
         with dask.config.set({"distributed.comm.timeouts.connect": "3s"}):
             client.run(dask.config.set, {"distributed.comm.timeouts.connect": "3s"})
             yield client
-
-
-def hold_back(client: Client, folder: Path) -> None:
-    """Lets all batches of each worker but its first begin, and then wait until the file ``go`` is in ``folder``.
-
-    Each of them notes in the folder that it began, and how it ended.
-    """
-    client.run(_hold_back, str(folder))
-
-
-def _hold_back(folder: str) -> None:
-    import time
-
-    from reshard.engine import run
-
-    inner, count = run.execute, 0
-
-    def held(*arguments: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == 1:
-            return inner(*arguments)
-        note = Path(folder, f"{os.getpid()}-{count}")
-        note.with_suffix(".begun").touch()
-        while not Path(folder, "go").exists():
-            time.sleep(0.01)
-        try:
-            made = inner(*arguments)
-        except BaseException as error:
-            note.with_suffix(".ended").write_text(f"{type(error).__name__}: {error}")
-            raise
-        note.with_suffix(".ended").write_text("done")
-        return made
-
-    run.execute = held

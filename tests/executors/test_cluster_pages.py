@@ -50,7 +50,7 @@ print(job if "--parsable" in options else f"Submitted batch job {{job}}")
 def save(folder: Path) -> Path:
     """The checkpoint and the layout file that the pages name."""
     rng = np.random.default_rng(5)
-    tree = {f"layer_{n}": {"kernel": rng.normal(size=(64, 64)).astype("f4")} for n in range(9)}
+    tree = {f"layer_{n}": {"kernel": rng.normal(size=(64, 64)).astype("f4")} for n in range(18)}
     layout = reshard.LayoutMap(reshard.DeviceMesh((4, 2), ("data", "model")))
     layout["kernel"] = ("data", "model")
     reshard.save(folder / "run" / "1000", tree, layout, compression="zstd")

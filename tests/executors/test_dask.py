@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-import time
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +16,19 @@ import pytest
 from distributed import Client
 
 import reshard
-from reshard.engine import task_stream
+from reshard.errors import CorruptError
 from tests.campaigns import rarely
 from tests.checkpoint_files import files_without_times
-from tests.executors.dask_cluster import BUDGET, cluster, hold_back
+from tests.executors.dask_cluster import cluster
+from tests.executors.held import HeldWork, begun, go
 
-pytestmark = pytest.mark.xdist_group("dask")
+pytestmark = [pytest.mark.xdist_group("dask"), pytest.mark.timeout(180)]
 
-WAIT_S = 120.0
+LIMITS: dict[str, Any] = {"workers": 1, "max_memory": "128MiB"}
 TARGETS: dict[str, dict[str, Any]] = {
     "plain": {"mesh": "data=2,model=4"},
-    "zstd": {"mesh": "data=2,model=4", "compression": "zstd", "chunk_bytes": "16KiB"},
     "safetensors": {"to": "safetensors", "file_bytes": "300KB"},
+    "zstd": {"mesh": "data=2,model=4", "compression": "zstd", "chunk_bytes": "16KiB"},
 }
 
 
@@ -54,110 +57,106 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 @pytest.fixture
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """One whose workers a test may kill or change."""
-    with cluster(tmp_path_factory.mktemp("workers")) as client:
-        yield client
+def client(shared: Client) -> Client:
+    """One with two workers: Dask starts one anew that was killed."""
+    shared.wait_for_workers(2, timeout=60)
+    return shared
 
 
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a small checkpoint makes many batches."""
-    monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
+def convert(source: Path, target: Path, client: Client, **options: Any) -> Any:
+    with client.get_executor(retries=3) as executor:
+        given = {"parts": 6, **LIMITS, **options}
+        return reshard.convert(source, target, executor=executor, **given)
 
 
 def assert_as_on_one_host(source: Path, target: Path, **options: Any) -> None:
     """The bytes are those of one host, and nothing is beside the target."""
     assert [path.name for path in target.parent.iterdir()] == [target.name]
     alone = target.parent / "alone"
-    reshard.convert(source, alone, **options, **BUDGET)
+    reshard.convert(source, alone, **options, **LIMITS)
     assert files_without_times(target) == files_without_times(alone)
 
 
-@pytest.mark.parametrize("options", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("kind", rarely([*TARGETS], 2))
 def test_the_same_bytes_as_on_one_host(
-    source: Path, shared: Client, tmp_path: Path, options: dict[str, Any]
+    source: Path, client: Client, tmp_path: Path, kind: str
 ) -> None:
-    with shared.get_executor(retries=3) as executor:
-        report = reshard.convert(
-            source, tmp_path / "served", **options, **BUDGET, executor=executor
-        )
+    report = convert(source, tmp_path / "served", client, **TARGETS[kind])
     assert len(report.tensors) == 24
-    assert_as_on_one_host(source, tmp_path / "served", **options)
+    assert_as_on_one_host(source, tmp_path / "served", **TARGETS[kind])
 
 
-@pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("options", rarely([*TARGETS.values()]), ids=TARGETS)
+class Holding(Executor):
+    """An executor whose parts are held back in a folder."""
+
+    def __init__(self, inner: Executor, notes: Path) -> None:
+        self._inner, self._notes = inner, notes
+
+    def submit(self, work: Any, /, name: str) -> Future[Any]:  # type: ignore[override]  # of one part
+        return self._inner.submit(HeldWork(work, str(self._notes)), name)
+
+
+@pytest.fixture
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of parts that are held back."""
+    return tmp_path_factory.mktemp("notes")
+
+
+@pytest.mark.parametrize("kind", rarely([*TARGETS]))
 def test_a_worker_that_is_killed_costs_only_time(
-    source: Path, client: Client, tmp_path: Path, options: dict[str, Any]
+    source: Path, client: Client, notes: Path, tmp_path: Path, kind: str
 ) -> None:
-    """It is killed within a batch, which another worker then carries out."""
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    hold_back(client, notes)
-    target = tmp_path / "made" / "served"
-    killed: list[int] = []
+    """It is killed within a part, which another worker resumes."""
+    killed: list[str] = []
 
-    def kill_one(_: reshard.Progress) -> None:
-        if not killed:
-            killed.append(await_begun(notes))
-            os.kill(killed[0], signal.SIGKILL)
-            (notes / "go").touch()
+    def kill(_: reshard.Progress) -> None:
+        if not killed and len(begun(notes)) == 2:
+            name, pid = min(begun(notes).items())
+            os.kill(pid, signal.SIGKILL)
+            killed.append(name)
+            go(notes)
 
     with client.get_executor(retries=3) as executor:
-        reshard.convert(source, target, **options, **BUDGET, executor=executor, progress=kill_one)
-    assert unfinished(notes) == {f"{killed[0]}-2"}
-    assert_as_on_one_host(source, target, **options)
+        given = {"parts": 6, "progress": kill, **LIMITS, **TARGETS[kind]}
+        reshard.convert(source, tmp_path / "served", executor=Holding(executor, notes), **given)
+    (name,) = killed
+    assert not (notes / f"{name}.ended").exists()
+    assert_as_on_one_host(source, tmp_path / "served", **TARGETS[kind])
+
+
+def test_an_error_names_its_part_its_host_and_its_tensor(
+    source: Path, client: Client, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(source, damaged)
+    files = [path for path in sorted((damaged / "layer_3.kernel").rglob("*")) if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+    with pytest.raises(CorruptError, match=r"^part \d/6 on host '.*': tensor 'layer_3.kernel'"):
+        convert(damaged, tmp_path / "t", client, mesh="data=2,model=4")
+    assert not (tmp_path / "t").exists()
 
 
 class StoppedError(Exception):
-    """What stops a run from within its progress."""
+    """What a caller's own code raises."""
 
 
-@pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("kind", rarely([*TARGETS]))
-def test_tasks_that_go_on_after_their_run_write_nothing(
-    source: Path, client: Client, tmp_path: Path, kind: str
+def test_a_run_that_is_stopped_waits_for_its_parts(
+    source: Path, client: Client, notes: Path, tmp_path: Path
 ) -> None:
-    """Dask calls a running task cancelled, and lets it go on: here until a later run is in its midst."""
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    target = tmp_path / "made" / "served"
-
-    hold_back(client, notes)
+    """Dask calls a part cancelled that is at work, and lets it go on."""
 
     def stop(_: reshard.Progress) -> None:
-        await_begun(notes)
-        raise StoppedError
+        if len(begun(notes)) == 2:
+            threading.Timer(1.0, go, [notes]).start()
+            raise StoppedError
 
-    with pytest.raises(StoppedError), client.get_executor(retries=3) as executor:
-        reshard.convert(source, target, **TARGETS[kind], **BUDGET, executor=executor, progress=stop)
-
-    def let_go(_: reshard.Progress) -> None:
-        (notes / "go").touch()
-        deadline = time.monotonic() + WAIT_S
-        while left := unfinished(notes):
-            assert time.monotonic() < deadline, left
-            time.sleep(0.01)
-
-    later = {**TARGETS["plain"], "cast": {"float": "bfloat16"}}
-    reshard.convert(source, target, **later, **BUDGET, restart=True, progress=let_go)
-    ended = [note.read_text() for note in notes.glob("*.ended")]
-    assert ended
-    assert "done" not in ended
-    assert_as_on_one_host(source, target, **later)
-
-
-def await_begun(notes: Path) -> int:
-    """The process of a batch that has begun and is held back."""
-    deadline = time.monotonic() + WAIT_S
-    while not (begun := sorted(notes.glob("*.begun"))):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return int(begun[0].stem.partition("-")[0])
-
-
-def unfinished(folder: Path) -> set[str]:
-    """Tasks that have begun and not ended."""
-    begun, ended = ({note.stem for note in folder.glob(f"*.{word}")} for word in ("begun", "ended"))
-    return begun - ended
+    target = tmp_path / "served"
+    with client.get_executor(retries=3) as executor:
+        given = {"parts": 6, "progress": stop, **LIMITS, **TARGETS["plain"]}
+        with pytest.raises(StoppedError):
+            reshard.convert(source, target, executor=Holding(executor, notes), **given)
+        assert set(begun(notes)) <= {note.stem for note in notes.glob("*.ended")}
+    report = convert(source, target, client, **TARGETS["plain"])
+    assert report.resumed_bytes > 0
+    assert_as_on_one_host(source, target, **TARGETS["plain"])

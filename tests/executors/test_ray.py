@@ -10,39 +10,38 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import reshard
-from reshard.conversion import run as run_module
-from reshard.engine import task_stream
-from reshard.errors import PlanError, ReshardError, StorageError
+from reshard.conversion.parts import on_executor
+from reshard.errors import CorruptError, MissingPackageError, PlanError, ReshardError
+from reshard.executors import ray as module
 from reshard.executors.ray import RayExecutor
-from tests.campaigns import rarely, singly
-from tests.executors.cluster import NODE, actors, once, processes_of, ray_cluster, send, until
+from reshard.storage.host import host_name
+from tests.campaigns import campaign, rarely
+from tests.executors.cluster import NODE, processes_of, send, until, workers
+from tests.executors.held import HeldWork, begun, go
 from tests.executors.trees import LAYOUT, files_of
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(180)]
 
 Alone = Callable[..., dict[str, bytes]]
 LIMITS = {"max_memory": "256MiB", "workers": 2}
 
 
 def convert(source: Path, target: Path | str, cluster: Any, **options: Any) -> Any:
-    environment = options.pop("environment", None)
+    given = {"layout": LAYOUT, "parts": 6, **LIMITS, **options}
+    environment = given.pop("environment", None)
     with RayExecutor(cluster.address, environment=environment) as executor:
-        return reshard.convert(
-            source, target, layout=LAYOUT, executor=executor, **{**LIMITS, **options}
-        )
+        return reshard.convert(source, target, executor=executor, **given)
 
 
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many batches, so that much is still to do when something happens."""
-    monkeypatch.setattr(task_stream, "BATCH_TASKS", 2)
-    monkeypatch.setattr(task_stream, "BATCH_BYTES", 1 << 20)
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -63,173 +62,180 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_three_hosts_write_what_one_writes(
     options: dict[str, Any], trained: Path, alone: Alone, cluster: Any, tmp_path: Path
 ) -> None:
-    report = convert(trained, tmp_path / "t", cluster, **options)
+    told: list[reshard.Progress] = []
+    convert(trained, tmp_path / "t", cluster, progress=told.append, **options)
     assert files_of(tmp_path / "t") == alone(**options)
     assert names_in(tmp_path) == ["t"]
-    assert report.time.planned.hosts == 3
-    until(lambda: not actors(cluster))
+    assert told[-1].moved_bytes == told[-1].total_bytes
 
 
-def test_the_command_takes_a_cluster(
-    trained: Path, alone: Alone, cluster: Any, tmp_path: Path
-) -> None:
-    layout = tmp_path / "layout.json"
-    layout.write_text(reshard_json(LAYOUT))
-    words = [str(trained), str(tmp_path / "t"), "--layout", str(layout), "--max-memory", "256MiB"]
-    done = command("convert", *words, "--ray", cluster.address)
-    assert done.returncode == 0, done.stderr
-    assert "planned for 3 hosts" in done.stdout or "3 hosts" in done.stdout
-    assert files_of(tmp_path / "t") == alone()
-    assert command("verify", str(trained), str(tmp_path / "t")).returncode == 0
+def test_several_targets(trained: Path, alone: Alone, cluster: Any, tmp_path: Path) -> None:
+    targets = [
+        reshard.Target(tmp_path / "a", layout=LAYOUT, compression="zstd"),
+        reshard.Target(tmp_path / "b", layout=LAYOUT, to="safetensors", files="ranks"),
+    ]
+    with RayExecutor(cluster.address) as executor:
+        assert executor.hosts == 3
+        reshard.convert_all(trained, targets, executor=executor, parts=5, **LIMITS)
+    assert files_of(tmp_path / "a") == alone(compression="zstd")
+    assert files_of(tmp_path / "b") == alone(to="safetensors", files="ranks")
+    assert names_in(tmp_path) == ["a", "b"]
 
 
-def names_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def reshard_json(document: Any) -> str:
-    return json.dumps(document)
-
-
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "reshard", *words], capture_output=True, text=True, check=False
-    )
-
-
-_HELD = """
-import sys, time
-from pathlib import Path
-from reshard.cli import main
-from reshard.executors.ray import RayExecutor
-
-inner, go = RayExecutor.submit, Path(sys.argv.pop(1))
-
-def held(*arguments):
-    while not go.exists():
-        time.sleep(0.01)
-    return inner(*arguments)
-
-RayExecutor.submit = held
-main()
-"""
-"""The command, which waits with all actors until a file is there."""
-
-
-def test_ray_prints_nothing_into_the_answer(trained: Path, cluster: Any, tmp_path: Path) -> None:
-    layout = tmp_path / "layout.json"
-    layout.write_text(reshard_json(LAYOUT))
-    words = [str(trained), str(tmp_path / "t"), "--layout", str(layout), "--max-memory", "256MiB"]
-    run = subprocess.Popen(
-        [sys.executable, "-c", _HELD, str(tmp_path / "go"), "convert", *words, "--ray", cluster.address, "--json"],
+def command(folder: Path, source: Path, *words: str) -> subprocess.Popen[str]:
+    """``reshard convert`` to the target ``t`` in a folder, in a process of its own."""
+    layout = folder / "layout.json"
+    layout.write_text(json.dumps(LAYOUT))
+    given = [str(source), str(folder / "t"), "--layout", str(layout), "--max-memory", "256MiB"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "reshard", "convert", *given, "--workers", "2", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
-    try:
-        until(lambda: len(actors(cluster)) == 3)
-        send(actors(cluster)[:1], signal.SIGKILL)  # of which Ray tells
-    finally:
-        (tmp_path / "go").touch()
-    out, err = run.communicate()
-    assert run.returncode == 0, err
-    assert json.loads(out)["time"]["planned"]["hosts"] == 3
+    )
 
 
-@pytest.mark.usefixtures("small_batches")
-def test_workers_that_are_killed_change_nothing(
+def test_the_command_prints_only_its_answer(
     trained: Path, alone: Alone, cluster: Any, tmp_path: Path
 ) -> None:
-    kill = once(lambda: send(actors(cluster)[:2], signal.SIGKILL))
-    convert(trained, tmp_path / "t", cluster, progress=kill)
+    """Also where a worker is killed, of which Ray tells."""
+    run = command(tmp_path, trained, "--ray", cluster.address, "--parts", "6", "--json")
+    until(lambda: bool(workers(cluster)) or run.poll() is not None)
+    send(workers(cluster)[:1], signal.SIGKILL)
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    assert json.loads(out)["target"] == str(tmp_path / "t")
+    assert files_of(tmp_path / "t") == alone()
+    assert names_in(tmp_path) == ["layout.json", "t"]
+
+
+@pytest.fixture
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of parts that are held back."""
+    return tmp_path_factory.mktemp("notes")
+
+
+class HeldExecutor(RayExecutor):
+    """Holds parts back in the folder ``notes``."""
+
+    notes: Path
+
+    def submit(self, work: Any, /, *arguments: Any) -> Any:  # type: ignore[override]  # no keywords
+        return super().submit(HeldWork(work, str(self.notes)), *arguments)
+
+
+def convert_held(source: Path, target: Path, address: str, notes: Path, **options: Any) -> Any:
+    with HeldExecutor(address) as executor:
+        executor.notes = notes
+        given = {"layout": LAYOUT, "parts": 6, **LIMITS, **options}
+        return reshard.convert(source, target, executor=executor, **given)
+
+
+def test_workers_that_are_killed_change_nothing(
+    trained: Path, alone: Alone, cluster: Any, notes: Path, tmp_path: Path
+) -> None:
+    killed: dict[str, int] = {}
+
+    def kill(_: reshard.Progress) -> None:
+        if not killed and len(begun(notes)) == 3:
+            killed.update(sorted(begun(notes).items())[:2])
+            for pid in killed.values():
+                os.kill(pid, signal.SIGKILL)
+            go(notes)
+
+    report = convert_held(trained, tmp_path / "t", cluster.address, notes, progress=kill)
+    assert len(killed) == 2
+    assert [name for name in killed if (notes / f"{name}.ended").exists()] == []
+    assert report.resumed_bytes == 0  # of an earlier run
     assert files_of(tmp_path / "t") == alone()
     assert names_in(tmp_path) == ["t"]
 
 
-@pytest.mark.usefixtures("small_batches")
 def test_a_node_that_is_lost_changes_nothing(
-    trained: Path, alone: Alone, cluster: Any, tmp_path: Path
+    trained: Path, alone: Alone, cluster: Any, notes: Path, tmp_path: Path
 ) -> None:
     node = cluster.add_node(**NODE)
-    lose = once(lambda: cluster.remove_node(node, allow_graceful=False))
-    convert(trained, tmp_path / "t", cluster, progress=lose)
+
+    def lose(_: reshard.Progress) -> None:
+        there = {process.pid for process in processes_of(node)} if node else set()
+        if there & set(begun(notes).values()):
+            cluster.remove_node(node, allow_graceful=False)
+            go(notes)
+
+    convert_held(trained, tmp_path / "t", cluster.address, notes, progress=lose)
     assert files_of(tmp_path / "t") == alone()
     assert names_in(tmp_path) == ["t"]
-
-
-@pytest.mark.usefixtures("small_batches")
-def test_a_node_that_thaws_after_publishing_changes_no_byte(
-    trained: Path, alone: Alone, cluster: Any, tmp_path: Path
-) -> None:
-    node, frozen = cluster.add_node(**NODE), []
-
-    def freeze() -> None:
-        frozen.extend(processes_of(node))
-        send(frozen, signal.SIGSTOP)
-
-    try:
-        convert(trained, tmp_path / "t", cluster, progress=once(freeze))
-        before = {path: path.stat() for path in sorted((tmp_path / "t").rglob("*"))}
-        assert files_of(tmp_path / "t") == alone()
-    finally:
-        send(frozen, signal.SIGCONT)
-    time.sleep(3)  # its tasks go on, if they can
-    after = {path: path.stat() for path in sorted((tmp_path / "t").rglob("*"))}
-    assert [(p, s.st_ino, s.st_mtime_ns) for p, s in before.items()] == [
-        (p, s.st_ino, s.st_mtime_ns) for p, s in after.items()
-    ]
-    assert files_of(tmp_path / "t") == alone()
-    assert names_in(tmp_path) == ["t"]
-    cluster.remove_node(node, allow_graceful=False)
 
 
 _COORDINATOR = """
-import sys, time
-import reshard
-from reshard.engine import task_stream
-from reshard.executors.ray import RayExecutor
-from tests.executors.trees import LAYOUT
-task_stream.BATCH_TASKS, task_stream.BATCH_BYTES = 2, 1 << 20
-source, target, address = sys.argv[1:]
-
-def progress(found):
-    print(found.tasks_done, flush=True)
-    while found.tasks_done >= 10:  # until it is killed
-        time.sleep(1)
-
-with RayExecutor(address) as executor:
-    reshard.convert(source, target, layout=LAYOUT, executor=executor, max_memory="256MiB", workers=2,
-                    progress=progress)
+import sys
+from pathlib import Path
+from tests.executors.test_ray import convert_held
+source, target, address, notes = sys.argv[1:]
+convert_held(Path(source), Path(target), address, Path(notes))
 """
 
 
-@pytest.mark.usefixtures("small_batches")
 def test_a_coordinator_that_is_killed_is_resumed(
-    trained: Path, alone: Alone, cluster: Any, tmp_path: Path
+    trained: Path, alone: Alone, cluster: Any, notes: Path, tmp_path: Path
 ) -> None:
-    run = subprocess.Popen(
-        [sys.executable, "-c", _COORDINATOR, str(trained), str(tmp_path / "t"), cluster.address],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert run.stdout is not None
+    words = [str(trained), str(tmp_path / "t"), cluster.address, str(notes)]
+    run = subprocess.Popen([sys.executable, "-c", _COORDINATOR, *words])
     try:
-        while int(run.stdout.readline()) < 10:
-            pass
+        until(lambda: len(begun(notes)) == 3)
     finally:
         run.kill()
         run.wait()
     assert not (tmp_path / "t").exists()
-    report = convert(trained, tmp_path / "t", cluster)
-    assert report.resumed_bytes > 0
+    report = convert(
+        trained, tmp_path / "t", cluster
+    )  # Ray ends the tasks of a driver that is gone
+    assert 0 < report.resumed_bytes < report.moved_bytes
     assert files_of(tmp_path / "t") == alone()
     assert names_in(tmp_path) == ["t"]
-    until(lambda: not actors(cluster))
+
+
+class StoppedError(Exception):
+    """What a caller's own code raises."""
+
+
+def test_after_an_end_nothing_goes_on(
+    trained: Path,
+    alone: Alone,
+    cluster: Any,
+    notes: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three parts are at work, three wait for a host: these are withdrawn, those are interrupted."""
+    monkeypatch.setattr(on_executor, "STOP_S", 0.3)
+
+    def stop(_: reshard.Progress) -> None:
+        if len(begun(notes)) == 3:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        convert_held(trained, tmp_path / "t", cluster.address, notes, progress=stop)
+    assert len(list(notes.glob("*.ended"))) == 3
+    go(notes)
+    before = {path: path.lstat().st_ctime_ns for path in tmp_path.rglob("*")}
+    time.sleep(0.5)
+    assert {path: path.lstat().st_ctime_ns for path in tmp_path.rglob("*")} == before
+    assert convert(trained, tmp_path / "t", cluster).resumed_bytes > 0
+    assert files_of(tmp_path / "t") == alone()
+    assert names_in(tmp_path) == ["t"]
 
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    singly(["s3_bucket", "gcs_bucket"], [{}, {"to": "safetensors", "file_bytes": "9MB"}]),
+    [
+        ("s3_bucket", {}),
+        *campaign(
+            ("s3_bucket", {"to": "safetensors", "file_bytes": "9MB"}),
+            ("gcs_bucket", {}),
+            ("gcs_bucket", {"to": "safetensors", "file_bytes": "9MB"}),
+        ),
+    ],
     ids=str,
 )
 def test_hosts_write_to_buckets(
@@ -240,12 +246,12 @@ def test_hosts_write_to_buckets(
     request: pytest.FixtureRequest,
     tmp_path: Path,
 ) -> None:
+    """The processes know the store by the variables that are passed on."""
     before = dict(os.environ)
     bucket = request.getfixturevalue(kind)
     environment = {k: v for k, v in os.environ.items() if before.get(k) != v}
     url = f"{bucket.url}/run/served"
     convert(trained, url, cluster, environment=environment, **options)
-    assert reshard.verify(trained, url).differences == 0
     reshard.convert(trained, tmp_path / "again", layout=LAYOUT, **options)
     assert reshard.verify(url, tmp_path / "again").differences == 0
     names = [entry["path"] for page in bucket.store().list() for entry in page]
@@ -253,7 +259,9 @@ def test_hosts_write_to_buckets(
     assert not bucket.emulator.uploads.unfinished
 
 
-def test_an_error_names_its_tensor(trained: Path, cluster: Any, tmp_path: Path) -> None:
+def test_an_error_names_its_part_its_host_and_its_tensor(
+    trained: Path, cluster: Any, tmp_path: Path
+) -> None:
     source = tmp_path / "damaged"
     shutil.copytree(trained, source)
     files = [path for path in sorted((source / "big_3").rglob("*")) if path.suffix != ".json"]
@@ -261,68 +269,86 @@ def test_an_error_names_its_tensor(trained: Path, cluster: Any, tmp_path: Path) 
     data = bytearray(largest.read_bytes())
     data[len(data) // 2] ^= 1
     largest.write_bytes(data)
-    with pytest.raises(ReshardError, match="'big_3'"):
+    with pytest.raises(CorruptError, match=rf"^part \d/6 on host '{host_name()}': tensor 'big_3'"):
         convert(source, tmp_path / "t", cluster)
     assert not (tmp_path / "t").exists()
-    until(lambda: not actors(cluster))
+
+
+def test_a_host_without_the_memory(trained: Path, cluster: Any, tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as caught:
+        convert(trained, tmp_path / "t", cluster, max_memory="3GiB")
+    assert str(caught.value).startswith(
+        "a part needs 3.12 GiB of memory, but no host lends more than 2.00 GiB to Ray; allow less (max_memory), or begin Ray there with more "
+        "(--memory)"
+    )
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_host_with_fewer_processors_does_parts(
+    trained: Path, alone: Alone, cluster: Any, tmp_path: Path
+) -> None:
+    convert(trained, tmp_path / "t", cluster, workers=16, parts=2)
+    assert files_of(tmp_path / "t") == alone()
+
+
+def test_a_cluster_without_processors(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = RayExecutor(cluster.address)
+    monkeypatch.setattr(executor, "_nodes", list)
+    with pytest.raises(ReshardError, match="has no host with processors; add one with `ray start"):
+        executor.submit(abs, 1)
 
 
 def test_no_cluster_at_the_address(trained: Path, tmp_path: Path) -> None:
-    layout = tmp_path / "layout.json"
-    layout.write_text(reshard_json(LAYOUT))
-    words = [str(trained), str(tmp_path / "t"), "--layout", str(layout), "--ray", "127.0.0.1:1"]
-    done = command("convert", *words)
-    assert done.returncode == 1
-    assert (
-        "no Ray cluster of this version of Ray and Python answers at '127.0.0.1:1'" in done.stderr
-    )
-    assert "Traceback" not in done.stderr
+    run = command(tmp_path, trained, "--ray", "127.0.0.1:1")
+    _, err = run.communicate(timeout=120)
+    assert run.returncode == 1
+    assert "no Ray cluster of this version of Ray and Python answers at '127.0.0.1:1'" in err
+    assert "Traceback" not in err
     assert names_in(tmp_path) == ["layout.json"]
 
 
-def test_a_host_without_the_memory_is_named(trained: Path, cluster: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["", "local", None])
+def test_an_address_that_is_none(address: Any) -> None:
     with pytest.raises(
-        PlanError, match=r"host '.*' lends 2\.00 GiB of memory to Ray, but each host"
-    ) as e:
-        convert(trained, tmp_path / "t", cluster, max_memory="3GiB")
-    assert "allow less (max_memory), or begin Ray there with more (--memory)" in str(e.value)
-    assert not (tmp_path / "t").exists()
-
-
-def test_another_version_on_a_host_is_refused(
-    trained: Path, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_module, "__version__", "9.9")
-    with pytest.raises(
-        ReshardError, match=r"host '.*' has reshard .*, but this run is of 9\.9; install"
+        PlanError, match=rf"the address of a Ray cluster is {address!r}; expected one such as 10\."
     ):
-        convert(trained, tmp_path / "t", cluster)
+        RayExecutor(address)
 
 
-def test_a_host_that_sees_another_source_is_named(
-    trained: Path, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = run_module.check_hosts
-
-    def other(executor: Any, source: str, _: str, targets: Any) -> None:
-        original(executor, source, "0" * 32, targets)
-
-    monkeypatch.setattr("reshard.conversion.run.check_hosts", other)
+def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(
-        StorageError, match=rf"host '.*' sees another source at '{trained}': the names"
+        MissingPackageError, match=r"Ray is not installed here; .* on every host, with one version"
     ):
-        convert(trained, tmp_path / "t", cluster)
+        RayExecutor("127.0.0.1:1")
 
 
-@pytest.mark.usefixtures("small_batches")
-def test_a_cluster_that_shrinks_to_nothing(trained: Path, tmp_path: Path) -> None:
-    with ray_cluster(1, num_cpus=0) as small:
-        nodes = [small.add_node(**NODE) for _ in range(2)]
+def end(_: str) -> None:
+    os._exit(1)
 
-        def lose() -> None:
-            for node in nodes:
-                small.remove_node(node, allow_graceful=False)
 
-        with pytest.raises(ReshardError, match="no host of the Ray cluster is left"):
-            convert(trained, tmp_path / "t", small, progress=once(lose, after=4))
-    assert not (tmp_path / "t").exists()
+def broken(text: str) -> None:
+    raise OddError(text)
+
+
+class OddError(Exception):
+    """An error that cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not this one")
+
+
+def test_how_a_task_ends(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRIES", 0)
+    with RayExecutor(cluster.address) as executor:
+        assert executor.submit(abs, -1).result() == 1
+        with pytest.raises(BrokenExecutor, match="Ray gave it up: "):
+            executor.submit(end, "").result()
+        with pytest.raises(ReshardError, match="OddError: away; a task failed on another host"):
+            executor.submit(broken, "away").result()
+        with pytest.raises(TypeError, match="bad operand") as caught:
+            executor.submit(abs, "text").result()
+        assert "on another host:\nTraceback" in caught.value.__notes__[0]
+        left = executor.submit(time.sleep, 1000)
+    with pytest.raises(BrokenExecutor, match="Ray gave it up"):
+        left.result(60)

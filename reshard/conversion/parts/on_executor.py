@@ -7,6 +7,7 @@ request and the name of a part. Its workers need the same file system or bucket,
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import contextmanager, suppress
@@ -46,6 +47,9 @@ PART_BYTES = 64 << 20
 
 PATIENCE_S = 60.0
 """Seconds that a part waits for another process that does it: the lock or the lease of a host that was lost lasts less."""
+
+STOP_S = 10.0
+"""Seconds until a part that has not ended is cancelled: one at work looks each second, others may wait for a host that never comes."""
 
 
 class PartWork(Struct, frozen=True):
@@ -110,11 +114,13 @@ def convert_in_parts(
         plan, left = planned
         hosts = max(1, int(getattr(executor, "hosts", 1)))
         count = _begin(run, plan, left, options, parts, hosts)
-        _do_parts(run, left, count, executor)
+        resumed = _do_parts(run, left, count, executor)
         run.progress.is_copied = True
         commit_planned(run, plan, left, request_of(run, left, count, options))
         for feature in plan.features:
             run.members |= feature.end(run, plan)
+        for each, nbytes in zip(left, resumed, strict=True):
+            run.reports[each.number] = replace(run.reports[each.number], resumed_bytes=nbytes)
         remove_request(run)
     reports = [
         replace(run.reports[number], source=source, target=target.target)
@@ -171,8 +177,13 @@ def _begin(
     return parts
 
 
-def _do_parts(run: Run[Any], left: Sequence[TargetPlan], count: int, executor: Executor) -> None:
-    """Submits all parts, and waits for them. At an error, or when this is interrupted, the others are asked to end."""
+def _do_parts(
+    run: Run[Any], left: Sequence[TargetPlan], count: int, executor: Executor
+) -> Sequence[int]:
+    """Submits all parts, and waits for them; returns the bytes of each target that earlier runs had moved.
+
+    At an error, or when this is interrupted, the others are asked to end.
+    """
     first = left[0].target
     work = PartWork(first.target, first.state, first.max_memory, first.workers)
     ended: SimpleQueue[Future[PartReport]] = SimpleQueue()
@@ -185,7 +196,7 @@ def _do_parts(run: Run[Any], left: Sequence[TargetPlan], count: int, executor: E
         for number in range(1, count + 1):
             name = str(Part(number, count))
             with _executor_errors():
-                future = executor.submit(work, name)
+                future = _submitted(executor, work, name)
             running[future] = name
             future.add_done_callback(ended.put)
         while running:
@@ -199,18 +210,31 @@ def _do_parts(run: Run[Any], left: Sequence[TargetPlan], count: int, executor: E
     except BaseException:
         _stop(left, running)
         raise
+    return watch.resumed
 
 
 def _stop(left: Sequence[TargetPlan], running: Mapping[Future[PartReport], str]) -> None:
     """Asks the parts to end, and waits for those that are at work: none writes to a target once this run has ended."""
-    for future in running:
-        future.cancel()
     for each in left:
         with suppress(ReshardError):
             stop_parts(each.place, each.target.state)
+    until = time.monotonic() + STOP_S
+    for future in running:
+        with suppress(Exception):
+            future.exception(max(0.0, until - time.monotonic()))
+    # Not at once: Dask calls a part cancelled that is at work, and nothing could wait for it any more.
+    for future in running:
+        future.cancel()
     for future in running:
         with suppress(Exception):
             future.exception()
+
+
+def _submitted(executor: Executor, work: PartWork, name: str) -> Future[PartReport]:
+    try:
+        return executor.submit(work, name)
+    except RuntimeError as error:  # an executor that was shut down refuses by this error
+        raise BrokenExecutor(str(error)) from error
 
 
 @contextmanager
@@ -220,7 +244,7 @@ def _executor_errors() -> Iterator[None]:
         yield
     except ReshardError:
         raise
-    except (BrokenExecutor, CancelledError, RuntimeError) as error:
+    except (BrokenExecutor, CancelledError) as error:
         raise ReshardError(
             f"the executor ended before all parts did ({error or type(error).__name__}); a worker may have been killed, perhaps for its memory: "
             "allow less (max_memory, workers), and run again"

@@ -117,6 +117,9 @@ def do_recorded_part(
         raise PlanError(
             f"part is {part}, but the conversion to {target!r} has {request.parts} parts; give {min(part.number, request.parts)}/{request.parts}"
         )
+    StopMark(
+        place, state
+    ).check()  # before the plan, against many parts that begin one by one though all were asked to end
     run, options = request.run(progress), [one.options for one in request.targets]
     until = time.monotonic() + patience_s
     while True:

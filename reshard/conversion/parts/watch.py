@@ -33,7 +33,11 @@ class _Seen(Struct):
 
 
 class PartsWatch:
-    """Adds up the journals of all parts; each look reads what was added since the last one."""
+    """Adds up the journals of all parts; each look reads what was added since the last one.
+
+    Attributes:
+        resumed: the bytes that earlier runs have recorded for each place.
+    """
 
     def __init__(
         self,
@@ -45,20 +49,19 @@ class PartsWatch:
         self._places = places
         self._total_bytes, self._units = total_bytes, units
         self._tell = tell
-        self._seen: dict[PartJournal, _Seen] = {}
+        self._seen: list[dict[PartJournal, _Seen]] = [{} for _ in places]
         self._pause = max(LOOK_IN_BUCKET_S if p.traits.by_requests else LOOK_S for p, _ in places)
         self._next = time.monotonic()
+        self._read()
+        self.resumed = [sum(seen.moved_bytes for seen in of.values()) for of in self._seen]
 
     def look(self) -> None:
         """Tells the progress, if the time for a look has come."""
         if self._tell is None or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._pause
-        with suppress(
-            StorageError
-        ):  # a part may be removing its journal; the run does not depend on it
-            self._read()
-        found = self._seen.values()
+        self._read()
+        found = [seen for of in self._seen for seen in of.values()]
         hosts: dict[str, int] = {}
         for seen in found:
             hosts[seen.host] = hosts.get(seen.host, 0) + seen.moved_bytes
@@ -69,22 +72,31 @@ class PartsWatch:
                 min(sum(seen.units for seen in found), self._units),
                 self._units,
                 "",
+                resumed_bytes=sum(self.resumed),
                 hosts={host: nbytes for host, nbytes in hosts.items() if host},
             )
         )
 
     def _read(self) -> None:
-        there = [each for place, state in self._places for each in journals_of(place, state)]
-        self._seen = {each: self._seen.get(each, _Seen()) for each in there}
-        for journal, seen in self._seen.items():
-            data = _content(journal.path, seen.end)
-            lines = list(valid_lines(data))
-            if data and not lines and seen.end:
-                # The part was resumed by another run, which has written its journal anew.
-                seen.end = seen.moved_bytes = seen.units = 0
-                lines = list(valid_lines(_content(journal.path, 0)))
-            for line in lines:
-                _add(seen, line)
+        for number, (place, state) in enumerate(self._places):
+            with suppress(
+                StorageError
+            ):  # a part may be removing its journal; the run does not depend on it
+                known = self._seen[number]
+                self._seen[number] = {j: known.get(j, _Seen()) for j in journals_of(place, state)}
+                for journal, seen in self._seen[number].items():
+                    _read_on(journal, seen)
+
+
+def _read_on(journal: PartJournal, seen: _Seen) -> None:
+    data = _content(journal.path, seen.end)
+    lines = list(valid_lines(data))
+    if data and not lines and seen.end:
+        # The part was resumed by another run, which has written its journal anew.
+        seen.end = seen.moved_bytes = seen.units = 0
+        lines = list(valid_lines(_content(journal.path, 0)))
+    for line in lines:
+        _add(seen, line)
 
 
 def _add(seen: _Seen, line: bytes) -> None:

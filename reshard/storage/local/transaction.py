@@ -246,6 +246,7 @@ class PartFolder(LocalTransaction):
         own = staging.root.with_name(f"{staging.root.name}-{run}") if run else None
         super().__init__(replace(staging, root=self._earlier or own or staging.root))
         self._own = own or self._root
+        self._is_begun = False
 
     def begin(self, made_by: Mapping[str, Any]) -> None:
         self._rename()
@@ -255,7 +256,13 @@ class PartFolder(LocalTransaction):
         self._rename()
         super().keep_files()
 
+    def abort(self) -> None:
+        # Against a run that was presumed dead and lives on: the journal and the lock that are there now are another run's.
+        if not self._is_begun or self._root.is_dir():
+            super().abort()
+
     def _rename(self) -> None:
+        self._is_begun = True
         if self._earlier not in (None, self._own):
             with storage_errors("rename", self._root):
                 self._root.rename(self._own)

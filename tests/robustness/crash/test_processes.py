@@ -169,14 +169,13 @@ def test_a_second_signal_kills(sources, tmp_path):
 
 
 def test_workers_that_stand_in_another_folder(sources, tmp_path, monkeypatch):
-    monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "first")
     with ProcessPoolExecutor(1, get_context("forkserver")) as executor:
         executor.submit(abs, 1).result()
         monkeypatch.chdir(tmp_path / "second")
-        reshard.convert(os.path.relpath(sources["raw"]), "t", executor=executor)
+        reshard.convert(os.path.relpath(sources["raw"]), "t", executor=executor, parts=2)
     assert list((tmp_path / "first").iterdir()) == []
     assert reshard.verify(sources["raw"], tmp_path / "second" / "t").differences == 0
 

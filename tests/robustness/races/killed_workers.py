@@ -14,7 +14,6 @@ from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
-from reshard.engine import task_stream
 from reshard.errors import ReshardError
 from tests.robustness.leaks import nothing_leaks
 from tests.robustness.races.small_tasks import KEPT, convert
@@ -22,7 +21,6 @@ from tests.robustness.races.small_tasks import KEPT, convert
 
 def main() -> None:
     source, target, method = sys.argv[1:]
-    task_stream.BATCH_TASKS = 1  # so that many are not handed out as one
     assert not {"jax", "orbax"} & sys.modules.keys()
     with (
         nothing_leaks(Path(target).parent, KEPT),
@@ -30,12 +28,13 @@ def main() -> None:
     ):
 
         def kill(_: object) -> None:
+            """At the first look, when no part is done."""
             for pid in executor._processes or {}:
                 with suppress(ProcessLookupError):  # told of more than once
                     os.kill(pid, signal.SIGKILL)
 
         try:
-            convert(source, target, executor=executor, progress=kill)
+            convert(source, target, executor=executor, parts=4, progress=kill)
         except ReshardError as error:
             print(error)
         assert not Path(target).exists()

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -96,19 +95,6 @@ def test_a_defect_of_the_program_names_the_tensor_in_a_note(source, tmp_path, mo
         convert(source, tmp_path / "target")
     (note,) = caught.value.__notes__
     assert note.startswith(("tensor 'big", "tensor 'small"))
-
-
-def test_an_error_of_another_process_names_the_tensor(source, tmp_path):
-    """The source goes away, which only the workers notice."""
-    with nothing_leaks(tmp_path, KEPT), ProcessPoolExecutor(2, get_context("spawn")) as executor:
-
-        def hide(_):
-            for chunk in chunks(source):
-                chunk.unlink()
-
-        with pytest.raises((StorageError, CorruptError), match=r"tensor '(big|small)"):
-            convert(source, tmp_path / "target", executor=executor, progress=hide)
-    assert not (tmp_path / "target").exists()
 
 
 class CallbackError(Exception):

@@ -185,4 +185,32 @@ SABOTAGES = (
         "        inside = None",
         ("tests/planning/test_keep_pairs.py::test_cuts_inside_a_block",),
     ),
+    Sabotage(
+        "unsealed-part-committed",
+        "a commit takes over a part that does not say that it is durable",
+        "reshard/conversion/parts/commit.py",
+        "        if part not in parts or not _is_sealed(parts[part], part):",
+        "        if part not in parts:",
+        (
+            "tests/public/parts/test_commit.py::test_a_part_that_does_not_say_that_it_is_durable_is_not_committed",
+        ),
+    ),
+    Sabotage(
+        "parts-not-stopped",
+        "after an error the other parts go on, and the run waits for all of them",
+        "reshard/conversion/parts/on_executor.py",
+        "            stop_parts(each.place, each.target.state)",
+        "            pass",
+        (
+            "tests/public/parts/test_on_executors.py::test_after_an_error_the_others_end_before_they_plan",
+        ),
+    ),
+    Sabotage(
+        "parts-cancelled-first",
+        "a run that is stopped calls parts cancelled that are at work, and ends before they do",
+        "reshard/conversion/parts/on_executor.py",
+        "    until = time.monotonic() + STOP_S\n",
+        "    until = time.monotonic() + STOP_S\n    for future in running:\n        future.cancel()\n",
+        ("tests/executors/test_dask.py::test_a_run_that_is_stopped_waits_for_its_parts",),
+    ),
 )

@@ -245,12 +245,4 @@ SABOTAGES = (
         "        if False:",
         ("tests/robustness/bad_input/test_changes.py::test_changes_that_make_no_sense",),
     ),
-    Sabotage(
-        "sync-of-other-host-left-out",
-        "a task on another host reports before its files are durable there",
-        "reshard/engine/run.py",
-        "            if output.is_attempt:\n                sync_attempt(output.root)\n",
-        "",
-        ("tests/public/convert/test_hosts.py::test_tasks_of_another_kernel_sync_what_they_wrote",),
-    ),
 )

@@ -66,12 +66,24 @@ SABOTAGES = (
         ("tests/storage/local/test_staging.py::test_an_emptied_folder_has_lost_its_journal_first",),
     ),
     Sabotage(
-        "dead-task-writes-on",
-        "a task of a run that is over can still make files of the target",
-        "reshard/storage/local/staging.py",
-        "                path.rename(dead)  # against a task that makes a file while the folder is emptied\n            path = dead\n",
-        "                dead = path\n            path = dead\n",
-        ("tests/storage/local/test_attempts.py::test_an_ended_attempt_makes_no_file",),
+        "dead-part-writes-on",
+        "a run that lost its part to another one still makes files of it",
+        "reshard/conversion/parts/part.py",
+        "    name = secrets.token_hex(8)",
+        '    name = "run"',
+        (
+            "tests/public/parts/test_taken_over.py::test_one_that_goes_on_after_the_other_is_done[chunks]",
+        ),
+    ),
+    Sabotage(
+        "dead-part-removes",
+        "a run that lost its part to another one removes that one's journal and lock",
+        "reshard/storage/local/transaction.py",
+        "        if not self._is_begun or self._root.is_dir():",
+        "        if True:",
+        (
+            "tests/public/parts/test_taken_over.py::test_a_run_that_lost_its_root_removes_nothing_of_the_other",
+        ),
     ),
     Sabotage(
         "live-stage-cleaned",
@@ -118,14 +130,6 @@ SABOTAGES = (
         (
             "tests/storage/buckets/target/test_lease.py::test_a_lease_that_is_renewed_meanwhile_is_not_taken[s3_bucket]",
         ),
-    ),
-    Sabotage(
-        "lease-unchecked-elsewhere",
-        "a task on another host writes although its run is over",
-        "reshard/storage/buckets/targets.py",
-        "    if found is None or found.run != run or found.is_free:",
-        "    if found is None:",
-        ("tests/storage/buckets/test_check_lease.py::test_a_run_has_its_lease_until_it_ends",),
     ),
     Sabotage(
         "put-new-without-condition",
