@@ -17,7 +17,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import reshard
-from reshard.conversion.parts import commit, part  # noqa: F401  loaded once, before the first fork
+import reshard.conversion.parts.commit  # loaded once, before the first fork
+import reshard.conversion.parts.part
 from reshard.engine import task_stream
 
 AT_ONCE = 3
