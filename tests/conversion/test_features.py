@@ -17,7 +17,7 @@ HOME = Path(reshard.__file__).parent
 FEATURES = (
     "conversion/identity.py",
     "conversion/most_requests.py",
-    "conversion/parts.py",
+    "conversion/parts/",
     "deltas/",
     "executors/",
     "formats/delta/",
