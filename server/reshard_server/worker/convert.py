@@ -98,6 +98,9 @@ def join_part(request: dict[str, Any], progress: ProgressThrottle) -> dict[str, 
     """Does the part that the request names, by the record at its first target."""
     target = request["targets"][0]["target"]
     made = reshard.join_part(target, request["join"], progress=progress)
+    moved, tasks = (made.moved_bytes,) * 2, (made.tasks,) * 2
+    # Small parts report nothing, but the conversion's progress is the sum of all.
+    progress(reshard.Progress(*moved, *tasks, "", "copying", made.resumed_bytes))
     return {"reports": [], "read_bytes": made.read_bytes}
 
 
