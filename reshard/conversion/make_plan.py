@@ -34,7 +34,7 @@ from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_TENSOR, open_to_convert
 from reshard.engine.output import TargetOutput
-from reshard.engine.part_units import widest
+from reshard.engine.part_units import Widest, widest
 from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.contents import Stored
 from reshard.formats.known_formats import named_options
@@ -174,8 +174,8 @@ def plan_conversions(
     return plan if hosts == 1 else _warned_of_idle_hosts(plan, hosts)
 
 
-def _warned_of_idle_hosts(plan: JointPlan, hosts: int) -> JointPlan:
-    """The plan; with a warning where fewer parts are useful than there are hosts."""
+def useful_parts(plan: JointPlan) -> Widest:
+    """The most parts that make a conversion faster."""
     outputs: list[TargetOutput | None] = []
     for target in plan.targets:
         output = None  # only files that are written in order count
@@ -183,7 +183,12 @@ def _warned_of_idle_hosts(plan: JointPlan, hosts: int) -> JointPlan:
             files = target.checkpoint.form.plan(target.checkpoint)
             output = TargetOutput(files, {}, str(target.place))
         outputs.append(output)
-    found = widest(plan.total, outputs)
+    return widest(plan.total, outputs)
+
+
+def _warned_of_idle_hosts(plan: JointPlan, hosts: int) -> JointPlan:
+    """The plan; with a warning where fewer parts are useful than there are hosts."""
+    found = useful_parts(plan)
     if found.parts >= hosts:
         return plan
     first, *others = plan.targets
