@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -26,7 +26,7 @@ from reshard.conversion.convert import (
     to_carry_out,
 )
 from reshard.conversion.make_plan import JointPlan, TargetPlan, local_paths, useful_parts
-from reshard.conversion.open_target import check_space
+from reshard.conversion.open_target import check_space, lock_whole
 from reshard.conversion.parts.commit import commit_planned, remove_request
 from reshard.conversion.parts.part import Options, do_recorded_part
 from reshard.conversion.parts.request import claim_parts, refuse_more, request_of
@@ -168,8 +168,12 @@ def _begin(
         parts = min(PARTS_A_HOST * hosts, most, useful_parts(plan).parts)
     refuse_more(parts, plan)
     for each in left:
-        if each.target.restart:
-            remove_parts(each.place, each.target.state)
+        if each.target.restart and each.has_leftovers:
+            # Against a commit that was interrupted, whose journal is of the earlier conversion.
+            with ExitStack() as locks:
+                transaction = lock_whole(each, locks)
+                remove_parts(each.place, each.target.state)
+                transaction.abort()
     check_space(left)
     claim_parts(request_of(run, left, parts, options), left)
     for each in left:

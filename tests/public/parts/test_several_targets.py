@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,29 @@ def test_another_version_is_refused(trained: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(ResumeError, match=r"were begun with 0\.0\.9; install the same version"):
             do()
+
+
+def test_restart_forgets_a_commit_that_was_interrupted(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(trained, source)
+    begin(source, tmp_path, 2)
+    for number in (1, 2):
+        reshard.join_part(tmp_path / "a", f"{number}/2")
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(committing, "prove_and_publish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        reshard.commit(tmp_path / "a")
+    monkeypatch.undo()
+    (source / "more").write_text("another state of the source")
+    with pytest.raises(ResumeError, match="the source changed since"):
+        begin(source, tmp_path, 2)
+    begin(source, tmp_path, 2, restart=True)
+    for number in (1, 2):
+        reshard.join_part(tmp_path / "a", f"{number}/2")
+    reshard.commit(tmp_path / "a")
+    assert names_in(tmp_path) == ["a", "b", "source"]
