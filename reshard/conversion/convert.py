@@ -39,8 +39,8 @@ from reshard.conversion.run import Feature, Run, features_of_run, start_run
 from reshard.engine.books import TargetRun
 from reshard.engine.error_context import about_target
 from reshard.engine.output import TargetOutput
+from reshard.engine.part_units import ALL
 from reshard.engine.progress import Progress
-from reshard.engine.read_tasks import ALL
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
 from reshard.errors import ResumeError, TargetExistsError

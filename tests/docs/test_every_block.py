@@ -50,6 +50,7 @@ RUN_BY = {
     ("docs/reference/maps.md", "yaml"): "tests/maps/test_page.py",
     ("docs/how-to/service/clients.md", "python"): SERVICE,
     ("docs/how-to/service/clients.md", "sh"): SERVICE,
+    ("docs/how-to/service/more-than-one-host.md", "toml"): SERVICE,
     ("docs/how-to/service/schedules.md", "json"): SERVICE,
     ("docs/how-to/service/schedules.md", "sh"): SERVICE,
     ("docs/how-to/service/tokens.md", "console"): SERVICE,

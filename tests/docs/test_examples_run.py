@@ -30,6 +30,9 @@ from tests.docs.walk import mesh, shell
 from tests.emulators.buckets import Bucket
 from tests.executors.ray_head import ray_head
 from tests.orbax_trees import put
+from tests.server.forked import Forked
+from tests.server.jobs.hosts import wait_until
+from tests.server.live import environment
 
 ROOT = Path(__file__).parents[2]
 SERVING = """\
@@ -55,7 +58,19 @@ ON_CHECKPOINTS = [
     line
     for command, lines in HELP.items()
     for line in lines
-    if command not in ("serve", "jobs", "rules", "recipes", "demo", "doctor", "clean", "commit")
+    if command
+    not in (
+        "serve",
+        "work",
+        "jobs",
+        "rules",
+        "recipes",
+        "demo",
+        "doctor",
+        "clean",
+        "commit",
+        "part",
+    )
     and not any(option in line for option in ("--server", "--ray", "--part"))
 ]
 
@@ -196,15 +211,20 @@ def test_the_example_of_clean_works(line: str, gcs_bucket: Bucket, tmp_path: Pat
 
 
 def test_the_examples_of_parts_work(runs: Path, tmp_path: Path) -> None:
-    """Those of commit make a checkpoint, one after the other; that of convert does one part."""
+    """Those of commit make a checkpoint, one after the other; so do those of part; that of convert does one part."""
     *parts, commit = HELP["commit"]
-    (alone,) = (line for line in HELP["convert"] if "--part" in line)
+    (alone,) = (line for line in HELP["convert"] if "--part " in line)
     folder = place(runs, tmp_path / "typed", commit)
     for line in parts:
         done = shell(folder, line)
         assert done.code == 0, done.said
         assert not (folder / "served").exists()
     run(folder, commit)
+    check_made(folder, commit)
+    folder = place(runs, tmp_path / "joined", commit)
+    for line in (*HELP["part"], commit):
+        done = shell(folder, line)
+        assert done.code == 0, done.said
     check_made(folder, commit)
     folder = place(runs, tmp_path / "alone", alone)
     assert "part 3/16 of ckpt/1000" in shell(folder, alone).out
@@ -247,6 +267,7 @@ def test_every_command_has_examples_and_they_are_those_that_are_typed() -> None:
     assert all(HELP.values())
     assert {line.split()[1] for line in ON_CHECKPOINTS} == set(HELP) - {
         "serve",
+        "work",
         "jobs",
         "rules",
         "recipes",
@@ -254,6 +275,7 @@ def test_every_command_has_examples_and_they_are_those_that_are_typed() -> None:
         "doctor",
         "clean",
         "commit",
+        "part",
     }
     assert any("--cast float=bfloat16" in line for line in HELP["convert"])
     assert not any(".=bfloat16" in line for lines in HELP.values() for line in lines)
@@ -296,6 +318,13 @@ def test_the_examples_of_a_server_work(runs: Path, tmp_path: Path) -> None:
             done = shell(tmp_path, typed.replace("http://checkpoints:8080", url))
             assert done.code == 0, done.said
         check_jobs(tmp_path, url)
+    (work,) = HELP["work"]
+    log = tmp_path / "log3"
+    log.touch()
+    working = Forked(work.split(), environment(), tmp_path, log, log)
+    wait_until(lambda: "reshard works: 2 at once" in log.read_text(), log.read_text)
+    working.terminate()
+    assert working.wait(60) == 0, log.read_text()
     assert reshard.verify(data / "run" / "1000", data / "served").differences == 0
     words = by_root.replace("/srv/checkpoints", str(data)).split()[1:]
     with serving([*words, "--state", str(tmp_path / "other")], tmp_path, tmp_path / "log2") as url:

@@ -33,6 +33,7 @@ CLIENTS = DOCS / "how-to" / "service" / "clients.md"
 SCHEDULES = DOCS / "how-to" / "service" / "schedules.md"
 TOKENS_PAGE = DOCS / "how-to" / "service" / "tokens.md"
 API = DOCS / "reference" / "service" / "api.md"
+HOSTS = DOCS / "how-to" / "service" / "more-than-one-host.md"
 SETTINGS = DOCS / "reference" / "service" / "settings.md"
 METRICS = (DOCS / "reference" / "service" / "monitoring.md").read_text()
 
@@ -218,6 +219,9 @@ def test_bodies_and_settings_of_the_page_are_taken(
     (toml,) = code_of(SETTINGS, "toml")
     (tmp_path / "server.toml").write_text(toml)
     assert load_settings({}, tmp_path / "server.toml").max_memory == 512 << 20
+    (toml,) = code_of(HOSTS, "toml")
+    (tmp_path / "server.toml").write_text(toml)
+    assert load_settings({}, tmp_path / "server.toml").labels == {"disk": "nvme", "zone": "a"}
     (variables,) = (text for text in code_of(SETTINGS, "sh") if "export RESHARD_ROOTS" in text)
     for name, value in re.findall(
         r"^export (\w+)='?([^'#\n]*?)'?\s*(?:#.*)?$", variables, re.MULTILINE

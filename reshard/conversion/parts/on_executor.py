@@ -24,7 +24,7 @@ from reshard.conversion.convert import (
     report_finished,
     to_carry_out,
 )
-from reshard.conversion.make_plan import JointPlan, TargetPlan, local_paths
+from reshard.conversion.make_plan import JointPlan, TargetPlan, local_paths, useful_parts
 from reshard.conversion.open_target import check_space
 from reshard.conversion.parts.commit import commit_planned, remove_request
 from reshard.conversion.parts.part import Options, do_recorded_part
@@ -158,8 +158,8 @@ def _begin(
 ) -> int:
     """Records the request; returns the number of parts."""
     if parts is None:
-        useful = max(1, plan.total.decoded_bytes // PART_BYTES)
-        parts = min(PARTS_A_HOST * hosts, useful, max(1, plan.total.tasks))
+        most = max(1, plan.total.decoded_bytes // PART_BYTES)
+        parts = min(PARTS_A_HOST * hosts, most, useful_parts(plan).parts)
     refuse_more(parts, plan)
     for each in left:
         if each.target.restart:

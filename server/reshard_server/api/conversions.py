@@ -307,6 +307,7 @@ async def _events(
     serving: Services, first: Conversion, caller: Caller, seen: int | None, select: Select | None
 ) -> AsyncIterator[str]:
     yield f"retry: {RECONNECT_MILLISECONDS}\n\n"
+    first = first.model_copy(update={"parts": None})  # no event has the parts
     if first.revision != seen:
         yield await asyncio.to_thread(_event, first, select)
     if first.done:

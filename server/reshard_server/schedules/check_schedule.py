@@ -75,7 +75,7 @@ def _place(field: str | None, body: ScheduleBody) -> str | None:
     """The schedule's field for a field of the sample conversion."""
     if field in ("/source", "/old", "/new"):
         return "/when/source" if isinstance(body.when, Clock) else "/when/directory"
-    shared = ("/targets/", "/max_memory", "/workers")
+    shared = ("/targets/", "/max_memory", "/workers", "/parts")
     if (field or "").lstrip("/") in DeltaForm.model_fields:
         return f"/delta{field}"
     if len(body.targets) > 1 or (field or "").startswith(shared):

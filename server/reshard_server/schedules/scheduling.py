@@ -34,6 +34,7 @@ from reshard_server.schemas.conversion import (
     JobRequest,
     OneDelta,
     OneTarget,
+    PartOptions,
     SeveralTargets,
     TargetRequest,
     targets_of,
@@ -240,6 +241,7 @@ def request_of(name: str, body: ScheduleBody, occasion: Occasion) -> JobRequest:
         "workers": body.workers,
         "priority": body.priority,
         "labels": labels,
+        **body.model_dump(include=set(PartOptions.model_fields)),
     }
     if body.delta is not None and occasion.old is not None:
         return _delta(body.delta, targets[0], occasion.old, shared)

@@ -76,7 +76,20 @@ class RunLimits(RequestDocument):
     workers: Whole | None = Field(None, ge=1, le=256)
 
 
-class JobOptions(RunLimits):
+class PartOptions(RequestDocument):
+    """The parts of a job, and the hosts that may take it."""
+
+    parts: Parts | None = Field(
+        None,
+        description="Run as so many parts on all hosts that share the records, or as many as are useful (auto); null: on one host.",
+    )
+    engine: Engine = Field("replicas", description="With parts: what runs them.")
+    host_labels: Labels = Field(
+        default_factory=dict, description="Labels that a host must have to take it."
+    )
+
+
+class JobOptions(PartOptions, RunLimits):
     """The start of a job, its time limits, and the labels by which it is found."""
 
     priority: Whole = Field(
@@ -94,14 +107,6 @@ class JobOptions(RunLimits):
         description="Seconds that it may run without moving anything; at most the server's setting.",
     )
     labels: Labels = Field(default_factory=dict)
-    parts: Parts | None = Field(
-        None,
-        description="Run as so many parts on all hosts that share the records, or as many as are useful (auto); null: on one host.",
-    )
-    engine: Engine = Field("replicas", description="With parts: what runs them.")
-    host_labels: Labels = Field(
-        default_factory=dict, description="Labels that a host must have to take it."
-    )
 
 
 Deltas = Annotated[

@@ -19,7 +19,7 @@ from reshard_server.schemas.base import (
     Whole,
     shown_request,
 )
-from reshard_server.schemas.conversion import DeltaForm, Size, State, TargetRequests
+from reshard_server.schemas.conversion import DeltaForm, PartOptions, Size, State, TargetRequests
 
 
 class Clock(CheckpointChoice):
@@ -86,7 +86,7 @@ class PublishedVersions(DeltaForm):
     )
 
 
-class ScheduleBody(RequestDocument):
+class ScheduleBody(PartOptions):
     """The times of conversions, and their targets.
 
     In a target ``{step}`` stands for the step, ``{time}`` for when it was due (20261121T030000Z), and

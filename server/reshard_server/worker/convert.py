@@ -105,6 +105,9 @@ def join_part(request: dict[str, Any], progress: ProgressThrottle) -> dict[str, 
     if int(request["join"].partition("/")[2]) > FEW_PARTS:
         progress.over_time = None
     made = reshard.join_part(target, request["join"], progress=progress)
+    moved, tasks = (made.moved_bytes,) * 2, (made.tasks,) * 2
+    # Small parts report nothing, but the conversion's progress is the sum of all.
+    progress(reshard.Progress(*moved, *tasks, "", "copying", made.resumed_bytes))
     return {"reports": [], "read_bytes": made.read_bytes}
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 from reshard_server.db.conversions import claims, conversions
+from reshard_server.db.conversions.parts import Split
 from reshard_server.schemas.conversion import ProgressState
 
 from tests.server.claimed import begun
@@ -75,11 +77,62 @@ def test_metrics_tell_the_records(served: Served) -> None:
         'reshard_conversion_seconds_bucket{le="1.0",state="succeeded"} 1.0', "reshard_records_up 1.0",
         'reshard_conversion_seconds_bucket{le="+Inf",state="succeeded"} 1.0', "reshard_streams_open 0.0",
         'reshard_request_seconds_count{method="POST",route="/v1/conversions",status="202"} 3.0',
-        "reshard_workers 0.0",
+        "reshard_workers 0.0", "reshard_waiting_slots 1.0", "reshard_left_bytes 10.0", "reshard_bytes_per_second 0.0",
+        'reshard_parts{state="queued"} 0.0',
     ):  # fmt: skip
         assert line in text.splitlines()
     assert "process_resident_memory_bytes " in text
+    assert re.search(r'reshard_host_slots{host="[^"]+"} 2.0', text)
+    assert re.search(
+        r'reshard_host_running{host="[^"]+"} 0.0', text
+    )  # of a host that is not live: "other"
 
 
 def test_metrics_are_open_where_the_settings_say_so(serve: Callable[..., Served]) -> None:
     assert serve(metrics_open=True).ask("GET", "/metrics", None).status_code == 200
+
+
+def test_a_conversion_in_parts_is_told_with_its_parts(served: Served) -> None:
+    new = served.create(parts=2)
+    claim = claims.claim_next(served.db, "other", claims.new_claim_text(), 99)
+    assert claim is not None
+    assert claims.split(served.db, claim, Split(2, 100, False, 1 << 30, 2))
+    found = served.ask("GET", f"{URL}/{new}").json()
+    assert (found["state"], found["part_counts"]) == ("running", {"queued": 2})
+    assert [(part["number"], part["state"]) for part in found["parts"]] == [
+        (1, "queued"),
+        (2, "queued"),
+    ]
+    [listed] = served.ask("GET", URL).json()["conversions"]
+    assert (listed["id"], listed["parts"], listed["part_counts"]) == (new, None, {"queued": 2})
+    tag = served.ask("GET", f"{URL}/{new}").headers["ETag"]
+    part = claims.claim_next(served.db, "other", claims.new_claim_text(), 99)
+    assert part is not None
+    assert served.ask("GET", f"{URL}/{part.conversion}").status_code == 404
+    assert served.ask("GET", f"{URL}/{new}", headers={"If-None-Match": tag}).status_code == 200
+    assert claims.finish(served.db, part, "failed", error={"detail": "no space"})
+    answer = served.ask("GET", f"{URL}/{new}/events")
+    assert "event: end" in answer.text and '"parts": null' in answer.text
+    assert served.ask("DELETE", f"{URL}/{new}").status_code == 204
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"source": "data/a", "target": "data/b", "deltas": ["data/d"], "parts": 2},
+        {"source": "data/a", "targets": [{"target": "data/b"}], "parts": 0},
+        {"source": "data/a", "target": "data/b", "parts": "many"},
+        {"source": "data/a", "target": "data/b", "parts": 2, "engine": "magic"},
+    ],
+)
+def test_parts_that_cannot_be_are_refused(served: Served, body: dict[str, object]) -> None:
+    answer = served.ask("POST", URL, json=body)
+    assert answer.status_code == 422
+    said = answer.json()["detail"] + str(answer.json().get("errors", ""))
+    assert ("one process; leave parts out" in said) == ("deltas" in body)
+    old = {"old": "data/a", "new": "data/b", "target": "data/weight_v000002", "parts": "auto"}
+    answer = served.ask("POST", "/v1/deltas", json=old)
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == (
+        "parts is 'auto', but a delta is made, and deltas are applied, by one process; leave parts out"
+    )

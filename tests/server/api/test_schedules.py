@@ -184,6 +184,8 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
      "/targets/0/target and /targets/1/target are both 'data/1000000'; give each target its own path"),
     (with_target("data/{step}", to="keras"), 422, "/targets/0/target",
      "the target 'data/1000000' should have a name that ends in .weights.h5"),
+    ({**with_target("data/pub/weight_v{version}", to="safetensors"), "delta": {}, "parts": 2}, 422, "/parts",
+     "parts is 2, but a delta is made, and deltas are applied, by one process; leave parts out"),
     ({**EACH, "keep": 0}, 422, "/keep", "/keep: expected at least 1, found 0"),
     ({**EACH, "max_memory": "900GiB"}, 422, "/max_memory", "max_memory is 966367641600 bytes, above this server's"),
     ({**EACH, "when": {}}, 422, "/when/cron", "/when/cron: it is missing"),
@@ -234,13 +236,16 @@ def test_paused_and_resumed(served: Served) -> None:
 
 
 def test_run_now_by_the_clock(served: Served) -> None:
-    put(served, paused=True)
+    put(served, paused=True, parts=4, host_labels={"disk": "nvme"})
     answer = served.ask("POST", f"{URL}/s:run", json={})
     assert answer.status_code == 202, answer.text
     run = answer.json()
     assert (run["outcome"], run["state"], run["detail"]) == ("started", "queued", "asked for")
     found = served.ask("GET", answer.headers["Location"]).json()
     assert (found["id"], found["schedule"]) == (run["conversion"], "s")
+    assert (found["request"]["parts"], found["request"]["host_labels"]) == (4, {"disk": "nvme"})
+    assert found.pop("waiting_for").startswith("a host with the label disk=nvme; ")
+    found["waiting_for"] = None  # as in a listing
     assert served.ask("GET", "/v1/conversions?schedule=s").json()["conversions"] == [found]
     assert served.ask("GET", f"{URL}/s/runs").json()["runs"] == [run]
     assert served.ask("GET", f"{URL}/s").json()["last"] == run

@@ -97,6 +97,9 @@ def test_one_host_on_sqlite_that_is_killed_does_no_harm(
         host.wait(PATIENCE_SECONDS)
     hosts.start(running=3, running_per_token=99)
     hosts.assert_done_once(ids, targets)
+    for job in ids:
+        moved = [part.progress.moved_bytes for part in hosts.read(job).parts or () if part.progress]
+        assert (len(moved), sum(moved)) == (parts, 16 * 1024)
 
 
 def test_a_host_with_a_label_takes_what_asks_for_it_and_ends_in_order(shared_hosts: Hosts) -> None:

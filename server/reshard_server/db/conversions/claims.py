@@ -79,8 +79,8 @@ class Claim:
         return self.parent or self.conversion
 
 
-def is_claimable(c: sa.ReadOnlyColumnCollection[str, sa.Column[Any]]) -> sa.ColumnElement[bool]:
-    """True for rows that wait for a process: queued ones, and conversions whose parts have succeeded."""
+def is_claimable(c: Any) -> sa.ColumnElement[bool]:
+    """True for rows that wait for a process: queued ones, and conversions whose parts have succeeded; ``c``: their columns."""
     commits = sa.and_(c.state == "running", c.parts_left == 0)
     return sa.and_(c.claim.is_(None), sa.or_(c.state == "queued", commits))
 

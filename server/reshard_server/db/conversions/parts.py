@@ -107,17 +107,16 @@ def note_end(
 ) -> None:
     """Lets the end of one part take effect on its conversion, which is locked."""
     own = CONVERSIONS.update().where(_C.id == conversion)
+    again = {"revision": _C.revision + 1}
     if state == "succeeded":
-        connection.execute(
-            own.where(_C.parts_left > 0).values(
-                parts_left=_C.parts_left - 1, revision=_C.revision + 1
-            )
-        )
-    elif state == "failed":
-        stopping = own.where(_C.state == "running")
-        failed = stopping.values(state="cancelling", error=error, revision=_C.revision + 1)
-        if connection.execute(failed).rowcount:  # of several errors the first one counts
-            stop(connection, conversion)
+        left = own.where(_C.parts_left > 0).values(parts_left=_C.parts_left - 1, **again)
+        connection.execute(left)
+    elif state == "failed":  # of several errors the first one counts
+        failed = own.where(_C.state == "running").values(state="cancelling", error=error, **again)
+        connection.execute(failed)
+    # Also after a cancellation by a server of an earlier version, which knows no parts.
+    if connection.scalar(sa.select(_C.state).where(_C.id == conversion)) == "cancelling":
+        stop(connection, conversion)
     settle(connection, [conversion])
 
 

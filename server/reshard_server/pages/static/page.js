@@ -80,6 +80,8 @@ function show(conversion) {
   put("stage", at.stage);
   put("moved", `${size(at.moved_bytes)} of ${size(at.total_bytes)}`);
   put("tasks", `${at.tasks_done} of ${at.tasks}`);
+  const counts = Object.entries(conversion.part_counts ?? {}).sort();
+  if (counts.length) put("parts", counts.map(([state, many]) => `${many} ${state}`).join(", "));
   put("rate", at.bytes_per_second ? `${size(at.bytes_per_second)}/s` : "–");
   put("left", duration(at.seconds_left));
   put("tensor", at.tensor || "–");

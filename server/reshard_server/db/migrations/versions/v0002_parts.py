@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -11,7 +13,7 @@ down_revision = "0001"
 
 def upgrade() -> None:
     """Adds columns that may be null, an index and a table."""
-    new: dict[str, sa.types.TypeEngine[object]] = {
+    new: dict[str, sa.types.TypeEngine[Any]] = {
         "parent": sa.String(64),
         "part": sa.Integer(),
         "parts": sa.Integer(),
@@ -28,7 +30,7 @@ def upgrade() -> None:
         sa.Column("conversion", sa.String(64), primary_key=True),
         sa.Column("label", sa.String(512), primary_key=True),
     )
-    told: dict[str, sa.types.TypeEngine[object]] = {
+    told: dict[str, sa.types.TypeEngine[Any]] = {
         "max_memory": sa.BigInteger(),
         "slots": sa.Integer(),
         "labels": sa.JSON(),
