@@ -1,126 +1,58 @@
-"""A model of any number of parameters, as the metadata of an Orbax checkpoint in a bucket: nothing is stored.
+"""A checkpoint of DeepSeek-V3, or of a wider model, as the metadata of an Orbax checkpoint in a bucket: nothing is stored.
 
-64 layers of attention and 256 experts, in bfloat16. Training shards every kernel over two axes; serving splits experts over one
-axis and kernels over the other. There is about one device for 1e9 parameters, from 8 to
-8,192.
+The large kernels are those of the published configuration, the experts of a layer stacked. Training shards every kernel over two axes;
+serving splits experts over one axis and the other kernels over the other.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from functools import cache
 
 from reshard.formats.codecs import read_ahead
-from reshard.formats.contents import Container, Encoding, Extent, Item, Leaf, PathKey, StoredTensor
-from reshard.formats.slices.kept_metadata import NO_METADATA
-from reshard.geometry.grid import Index
+from reshard.formats.contents import Encoding, StoredTensor
 from reshard.layout.device_mesh import DeviceMesh
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import locate
+from tests.conversion.test_target_plan import Source, leaf
 
-LAYERS, EXPERTS = 64, 256
 SOURCE = "gs://training/run/100/default"
-COMPRESSED = 0.83
-"""Share of a chunk's bytes that zstd leaves of normally distributed weights (measured: 1,883 MiB of 2,144)."""
-
-Kernel = tuple[str, tuple[int, ...], tuple[str | None, ...]]
-
-
-class Model:
-    """Shapes, and the meshes on which the model is trained and served."""
-
-    def __init__(self, parameters: float) -> None:
-        per_square = LAYERS * (4 + 3 * EXPERTS / 4)
-        self.width = max(128, round(math.sqrt(parameters / per_square) / 128) * 128)
-        self.devices = 2 ** min(13, max(3, round(math.log2(max(1, parameters) / 1e9))))
-
-    @property
-    def parameters(self) -> int:
-        """How many there are, since widths are round numbers."""
-        return LAYERS * sum(math.prod(shape) for _, shape, _ in self._kernels())
-
-    @property
-    def training(self) -> DeviceMesh:
-        """Two axes, the first as long as the second, or twice as long."""
-        model = 2 ** (int(math.log2(self.devices)) // 2)
-        return DeviceMesh((self.devices // model, model), ("fsdp", "model"))
-
-    @property
-    def serving_layout(self) -> dict[str, object]:
-        """A layout file: experts over one axis, columns over the other."""
-        experts = min(EXPERTS, self.devices // 8)
-        return {
-            "mesh": {"axes": ["expert", "model"], "shape": [experts, self.devices // experts]},
-            "rules": [
-                {"match": "experts", "axes": ["expert", None, "model"]},
-                {"match": "attention", "axes": [None, "model"]},
-            ],
-        }
-
-    def specs(self) -> Iterator[TensorSpec]:
-        """Its tensors as training stored them: a chunk for each shard."""
-        mesh = self.training
-        for layer in range(LAYERS):
-            for kernel, shape, axes in self._kernels():
-                name = f"params/layers_{layer}/{kernel}"
-                layout = TensorLayout(axes, mesh)
-                chunk = layout.shard_shape(shape)
-                yield TensorSpec(name, shape, "bfloat16", layout.grid(shape), chunk, layout)
-
-    def _kernels(self) -> list[Kernel]:
-        d = self.width
-        square = [f"attention/{name}/kernel" for name in ("query", "key", "value", "out")]
-        expert = [f"experts/{name}/kernel" for name in ("up", "gate", "down")]
-        return [
-            *((name, (d, d), ("fsdp", "model")) for name in square),
-            *((name, (EXPERTS, d, d // 4), ("model", "fsdp", None)) for name in expert),
-        ]
+LAYERS, DENSE, EXPERTS, VOCABULARY, QUERIES, OUTPUTS = 61, 3, 256, 129_280, 24_576, 16_384
+WIDENED = (7168, 1536, 18_432, 2048)
+"""The hidden size, the rank of queries, and the widths of a dense layer and of an expert."""
 
 
-class ModelReader:
-    """The open checkpoint: OCDBT databases, one for each host of eight devices, whose index is in memory."""
-
-    uri = SOURCE
-    format = "orbax"
-    conversion = ""
-    made = None
-    metadata = NO_METADATA
-
-    def __init__(self, model: Model) -> None:
-        encoding = read_ahead(Encoding("zstd", 1), locate(SOURCE).store)
-        self.tensors = {
-            spec.name: StoredTensor(spec, encoding, bytes(2), may_be_missing=False)
-            for spec in model.specs()
-        }
-        self.leaves = [Leaf(name, tuple(map(PathKey, name.split("/")))) for name in self.tensors]
-        self.container = Container("v0", (Item("", "", is_tree=True),))
-        self._files = [
-            f"{SOURCE}/ocdbt.process_{host}/d/{host:032x}" for host in range(model.devices // 8)
-        ]
-
-    @property
-    def metadata_bytes(self) -> int:
-        """About 200 bytes of index for each chunk."""
-        return 200 * sum(tensor.spec.storage.count for tensor in self.tensors.values())
-
-    def locate(self, name: str, index: Index) -> Extent:
-        """Somewhere in the database of the host that holds the chunk."""
-        spec = self.tensors[name].spec
-        number = _number(index, spec.storage.parts)
-        length = int(spec.chunk_bytes * COMPRESSED)
-        return Extent(self._files[number % len(self._files)], number * length, length)
-
-    def copies(self, name: str) -> Sequence[tuple[Extent, ...]]:  # noqa: ARG002  the same for every tensor
-        """None: every chunk is stored once."""
-        return ()
+RULES = {"experts": ["expert", None, "model"], "kernel": [None, "model"]}
+SERVING = {
+    "mesh": {"axes": ["expert", "model"], "shape": [64, 16]},
+    "rules": [{"match": match, "axes": axes} for match, axes in RULES.items()],
+}
+STATES = {"params": "bfloat16", "master": "float32", "mu": "float32", "nu": "float32"}
+"""A training state: the weights, their exact copy, and the two moments of Adam."""
 
 
-def _number(index: Index, parts: tuple[int, ...]) -> int:
-    return sum(i * step for i, step in zip(index, _steps(parts), strict=True))
+def model(width: float, states: Sequence[str], side: int) -> Source:
+    """The states of a model as training stored them, a chunk for each shard of a mesh of ``side`` by ``side``; ``width`` widens every layer."""
+    mesh, tensors = DeviceMesh((side, side), ("fsdp", "model")), dict[str, StoredTensor]()
+    encoding = read_ahead(Encoding("zstd", 1), locate(SOURCE).store)
+    for state in states:
+        for kernel, shape in _kernels(width):
+            axes = ("model", "fsdp", None) if "experts" in kernel else ("fsdp", "model")
+            layout, name = TensorLayout(axes, mesh), f"{state}/{kernel}/kernel"
+            stored = (STATES[state], layout.grid(shape), layout.shard_shape(shape), layout)
+            spec = TensorSpec(name, shape, *stored)
+            tensors[name] = StoredTensor(spec, encoding, bytes(spec.itemsize), may_be_missing=False)
+    return Source(tensors, list(map(leaf, tensors)), uri=SOURCE)
 
 
-@cache
-def _steps(parts: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(parts[dim + 1 :]) for dim in range(len(parts)))
+def _kernels(width: float) -> Iterator[tuple[str, tuple[int, ...]]]:
+    d, query, dense, expert = (round(width * size) for size in WIDENED)
+    yield from (("embed", (VOCABULARY, d)), ("head", (d, VOCABULARY)))
+    for n in range(LAYERS):
+        attention = {"q_a": (d, query), "q_b": (query, QUERIES), "out": (OUTPUTS, d)}
+        yield from ((f"layers_{n}/{name}", shape) for name, shape in attention.items())
+        wide = dense if n < DENSE else expert
+        for name, shape in (("gate", (d, wide)), ("up", (d, wide)), ("down", (wide, d))):
+            yield f"layers_{n}/mlp/{name}", shape
+            if n >= DENSE:
+                yield f"layers_{n}/experts/{name}", (EXPERTS, *shape)

@@ -1,240 +1,167 @@
-"""What one conversion on many hosts costs its coordinator: planner, tasks, scheduler, sums and journal are the real ones.
+"""The time of a conversion in parts on many hosts, beside the ideal: ``python -m benchmarks.hosts.simulate``.
 
-``python -m benchmarks.hosts.simulate --hosts 1024 --workers 8 --parameters 1e12 [--json]`` converts a model in a bucket from
-the mesh of its training to one for serving. Hosts are simulated: no byte moves, and each task takes a measured time
-(``task_times``), but in virtual time. What an executor's own messages cost is not in it, nor requests to the bucket.
+The plan and its parts are the real ones, of a checkpoint in a bucket that exists as metadata only. A host does ``--at-once`` parts at the
+same time, each with its share of the workers, and takes the next when one is done. A part starts, plans, and moves its units; at the end one
+process commits. No byte moves: a task takes a measured time. The ideal is that of the tasks alone, spread evenly over all workers.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import resource
+import heapq
+import random
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
+from itertools import product
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from benchmarks.hosts.coordinator import Coordinator
-from benchmarks.hosts.model import Model, ModelReader
-from benchmarks.hosts.simulated_hosts import Batch, SimulatedHosts
+from benchmarks.hosts.model import SERVING, STATES, model
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.run import TotalProgress
 from reshard.conversion.target_content import form_of, make_target
-from reshard.engine.books import Books, DoneUnits, TargetRun
-from reshard.engine.executor import opened
-from reshard.engine.journal import record_of
+from reshard.engine.books import Books, TargetRun
 from reshard.engine.output import TargetOutput
-from reshard.engine.run import run_batches
-from reshard.engine.task import Result
-from reshard.engine.task_stream import task_batches
-from reshard.formats.base import TargetCheckpoint
-from reshard.formats.contents import Extent
+from reshard.engine.part_units import PartUnits
 from reshard.planning.planner import make_multi_plan
-from reshard.planning.plans import MultiPlan
+from reshard.planning.plans import Price
 from reshard.planning.target_layouts import layout_of
 from reshard.storage.location import locate
-from reshard.storage.transaction import RemoteAccess
+from reshard.storage.parts import Part
 
-TARGET = "gs://serving/run/100"
-MEMORY_PER_WORKER = 2 << 30
+TARGET = locate("gs://serving/run/100")
+WORKERS, MEMORY_PER_WORKER = 8, 2 << 30
+SOURCES = {"1.3 TB": (1.0, ["params"], 32), "70 TB": (2.75, list(STATES), 64)}
+"""Checkpoints: the width of the layers, the states, and the side of the mesh of training."""
+
+BYTES_PER_S, SECONDS_PER_TASK, SPREAD = 593e6, 0.0035, 0.10
+"""Decoded bytes that a worker moves in a second from zstd to raw chunks, the time of a task besides, and the standard deviation of the logarithm
+of its times (measured: medians of five runs on two cores of a virtual machine)."""
+
+START_S, COMMIT_S_PER_UNIT = 0.55, 0.0005
+"""A part besides its plan and its tasks (measured: processor time of ``convert --part 1/1000`` of 0.7 GB, of which imports take 0.45 s); a commit for
+each unit (measured: 0.54 ms of processor time a tensor of one chunk on a disk, from 500 to 2,500 of them)."""
+
+CHANCE, SLOWNESS, RUNS = 0.01, 5.0, 20
+"""The share of parts that fail somewhere, and of those that are slow; runs with other chances, of which the mean is shown."""
 
 
-class Figures(Struct, frozen=True):
-    """What was counted.
+class Trouble(Struct, frozen=True):
+    """Chances that a part fails or is slow; ``resumes``: a part that failed keeps what it did."""
+
+    failures: float = 0.0
+    resumes: bool = False
+    slow: float = 0.0
+
+
+TROUBLES = {
+    "none": Trouble(),
+    "fail, resume": Trouble(CHANCE, resumes=True),
+    "fail, again": Trouble(CHANCE),
+    "slow": Trouble(slow=CHANCE),
+}
+
+
+class Work:
+    """A conversion from training to serving that is planned, for hosts of ``WORKERS`` workers; ``plan_s`` is measured."""
+
+    def __init__(self, width: float, states: Sequence[str], side: int) -> None:
+        self.reader, began = model(width, states, side), time.process_time()
+        memory, layout = WORKERS * MEMORY_PER_WORKER, layout_of(SERVING, None)
+        options = CheckedTarget(max_memory=memory, workers=WORKERS, layout=layout)
+        traits = replace(TARGET.traits, by_hosts=True)
+        target = make_target(self.reader, options, form_of(self.reader, options, traits), traits)
+        self.plan = make_multi_plan([target.wanted_pieces], memory, WORKERS)
+        files = target.checkpoint.form.plan(target.checkpoint)
+        output = TargetOutput(files, {}, str(TARGET))
+        self.target = TargetRun(output, Books(self.plan.plans[0], output))
+        self.plan_s = time.process_time() - began
+
+
+class Parts:
+    """So many parts of a plan, each moved by so many workers.
 
     Attributes:
-        workers: of all hosts.
-        parameters: of the model that was made, nearly as many as were asked for.
-        chunks: of source and target.
-        planning_s: processor time.
-        cpu_s: the coordinator's processor time by step.
-        ms_per_batch, ms_per_task: processor time of all steps.
-        virtual_s: until the last result is recorded; a second of the coordinator's processor time is a second of it.
-        utilisation: share of the workers' time in which they work; ``best_utilisation`` if the coordinator took no time.
-        batch_bytes, task_bytes: pickled, on average; ``largest_batch_bytes`` of the largest batch.
-        result_bytes: of the result of a task, on average.
-        messages: batches and results.
-        peak_mib: resident memory; ``base_mib`` before planning.
+        took: seconds in which its workers move each.
+        all_s: seconds of all tasks on one worker.
+        twice: bytes that several parts read: what several tasks read, as far as these are of different parts.
+        cut_s: measured: the cut, in each part.
     """
 
-    hosts: int
-    workers: int
-    parameters: int
-    tensors: int
-    chunks: int
-    tasks: int
-    batches: int
-    planning_s: float
-    cpu_s: dict[str, float]
-    ms_per_batch: float
-    ms_per_task: float
-    virtual_s: float
-    batches_per_s: float
-    utilisation: float
-    best_utilisation: float
-    batch_bytes: float
-    largest_batch_bytes: int
-    task_bytes: float
-    result_bytes: float
-    journal_bytes: int
-    messages: int
-    peak_mib: float
-    base_mib: float
+    def __init__(self, work: Work, count: int, workers: int, chance: random.Random) -> None:
+        began = time.process_time()
+        units = PartUnits(work.plan, [work.reader], [work.target], count)
+        self.cut_s, self.all_s, self.twice = time.process_time() - began, 0.0, 0.0
+        prices = [tensor.price for tensor in work.plan.plans[0].tensors]
+        self.took, parts_of = list[float](), [0] * len(prices)
+        for number in range(1, count + 1):
+            own = [tensor for _, tensor, _ in units.units(Part(number, count))]
+            tasks = sorted((seconds(prices[tensor], chance) for tensor in own), reverse=True)
+            self.all_s += sum(tasks)
+            free_at = [0.0] * workers
+            for took_s in tasks:
+                heapq.heapreplace(free_at, free_at[0] + took_s)
+            self.took.append(max(free_at))
+            for tensor in set(own):
+                parts_of[tensor] += 1
+        for price, parts in zip(prices, parts_of, strict=True):
+            again = price.decoded_bytes - price.source_bytes
+            self.twice += again * (parts - 1) / max(1, price.tasks - 1)
 
 
-class Planned(Struct, frozen=True):
-    """A conversion that can begin.
-
-    Attributes:
-        seconds: processor time that planning took.
-    """
-
-    reader: ModelReader
-    plan: MultiPlan
-    output: TargetOutput
-    seconds: float
+def seconds(price: Price, chance: random.Random) -> float:
+    """The time of a task of a tensor."""
+    mean = SECONDS_PER_TASK + price.decoded_bytes / price.tasks / BYTES_PER_S
+    return mean * chance.lognormvariate(-(SPREAD**2) / 2, SPREAD)
 
 
-class _Sums(Books):
-    """Adds up, and counts how long that takes."""
-
-    coordinator: Coordinator
-
-    def add(self, result: Result) -> list[Extent]:
-        with self.coordinator.step("adding up"):
-            return super().add(result)
-
-
-class Run:
-    """One conversion by simulated hosts, with somebody who watches its progress."""
-
-    def __init__(self, planned: Planned, hosts: int) -> None:
-        (plan,) = planned.plan.plans
-        self._planned = planned
-        self.sums = _Sums(plan, planned.output, TotalProgress(lambda _: None).of(0))
-        self.journal_bytes = 0
-        self._target = TargetRun(planned.output, self.sums, DoneUnits(plan), self._record)
-        self.coordinator = self.sums.coordinator = Coordinator()
-        self.executor = SimulatedHosts(hosts, self.coordinator)
-
-    def carry_out(self) -> None:
-        """Does every task; VerificationError where an element is not done exactly once."""
-        plan, workers = self._planned.plan, self._planned.plan.workers
-        at_once = workers * self.executor.hosts
-        tasks = task_batches(
-            plan, [self._planned.reader], [self._target], workers_elsewhere=at_once
-        )
-        with opened(self.executor, plan.max_memory, workers, 0):
-            run_batches(self._made(tasks), [self._target], plan.max_memory, workers, self.executor)
-        self.sums.results()
-
-    def _made(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        while True:
-            with self.coordinator.step("making tasks"):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            self.executor.end_next()
-            yield batch
-
-    def _record(self, results: Sequence[Result]) -> None:
-        with self.coordinator.step("journal"):
-            self.journal_bytes += len(record_of(results)) + 1
-        self.executor.end_next()
+def carried_out(
+    took: Sequence[float], start_s: float, at_once: int, trouble: Trouble, chance: random.Random
+) -> float:
+    """Seconds until all parts are done, ``at_once`` of them at the same time. A part that fails is taken again after the others."""
+    left, free_at = deque(took), [0.0] * at_once
+    while left:
+        took_s = left.popleft()
+        done = chance.random() if chance.random() < trouble.failures else 1.0
+        if done < 1.0:
+            left.append(took_s * (1.0 - done) if trouble.resumes else took_s)
+        pace = SLOWNESS if chance.random() < trouble.slow else 1.0
+        heapq.heapreplace(free_at, free_at[0] + (start_s + took_s * done) * pace)
+    return max(free_at)
 
 
-def planned(model: Model, workers: int) -> Planned:
-    """The conversion of a model, by so many workers on each host."""
-    reader, traits, began_s = ModelReader(model), locate(TARGET).traits, time.process_time()
-    memory, layout = workers * MEMORY_PER_WORKER, layout_of(model.serving_layout, None)
-    options = CheckedTarget(max_memory=memory, workers=workers, layout=layout)
-    form = form_of(reader, options, traits)
-    target = make_target(reader, options, form, replace(traits, by_hosts=True))
-    plan = make_multi_plan([target.wanted_pieces], memory, workers)
-    took_s = time.process_time() - began_s
-    return Planned(reader, plan, _output(target.checkpoint), took_s)
-
-
-def _output(checkpoint: TargetCheckpoint) -> TargetOutput:
-    encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
-    files = checkpoint.form.plan(checkpoint)
-    elsewhere = RemoteAccess("", ("host", "boot"), (TARGET, "0" * 32))
-    return TargetOutput(files, encodings, TARGET, elsewhere=elsewhere)
-
-
-def simulate(hosts: int, workers: int, parameters: float) -> Figures:
-    """Plans and carries out one conversion on ``hosts`` with ``workers`` each."""
-    base_mib, model = _peak_mib(), Model(parameters)
-    work = planned(model, workers)
-    run = Run(work, hosts)
-    run.carry_out()
-    executor, tasks, batches = run.executor, run.sums.tasks_done, len(run.executor.sent)
-    cpu_s, virtual_s = run.coordinator.cpu_s(), run.coordinator.now_s()
-    busy_ms = 1000 * sum(cpu_s.values())
-    return Figures(
-        hosts=hosts,
-        workers=executor.workers,
-        parameters=model.parameters,
-        tensors=len(work.reader.tensors),
-        chunks=_chunks(work.plan),
-        tasks=tasks,
-        batches=batches,
-        planning_s=work.seconds,
-        cpu_s=cpu_s,
-        ms_per_batch=busy_ms / batches,
-        ms_per_task=busy_ms / tasks,
-        virtual_s=virtual_s,
-        batches_per_s=batches / virtual_s,
-        utilisation=executor.utilisation,
-        best_utilisation=executor.best_utilisation,
-        batch_bytes=sum(executor.sent) / batches,
-        largest_batch_bytes=max(executor.sent),
-        task_bytes=sum(executor.sent) / tasks,
-        result_bytes=sum(executor.received) / tasks,
-        journal_bytes=run.journal_bytes,
-        messages=batches + len(executor.received),
-        peak_mib=_peak_mib(),
-        base_mib=base_mib,
-    )
-
-
-def _chunks(plan: MultiPlan) -> int:
-    sides = [side for tensor in plan.plans[0].tensors for side in (tensor.source, tensor.target)]
-    return sum(side.spec.storage.count for side in sides)
-
-
-def _peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def lines(found: Figures) -> list[str]:
-    """The figures for a person."""
-    steps = ", ".join(f"{name} {spent:.2f} s" for name, spent in found.cpu_s.items())
-    return [
-        f"{found.parameters:.3g} parameters in {found.tensors} tensors and {found.chunks} chunks, by {found.hosts} hosts "
-        f"with {found.workers} workers:",
-        f"{found.tasks} tasks in {found.batches} batches, {found.batches_per_s:.0f} a second, done in {found.virtual_s:.1f} s; "
-        f"planned in {found.planning_s:.2f} s",
-        f"workers work {found.utilisation:.0%} of the time, {found.best_utilisation:.0%} if the coordinator took none",
-        f"coordinator: {found.ms_per_batch:.2f} ms a batch, {found.ms_per_task:.2f} ms a task ({steps})",
-        f"pickled: {found.batch_bytes / 1e3:.1f} KB a batch (largest {found.largest_batch_bytes / 1e3:.0f} KB), "
-        f"{found.task_bytes / 1e3:.2f} KB a task, {found.result_bytes / 1e3:.2f} KB its result; {found.messages} messages",
-        f"journal: {found.journal_bytes / 1e6:.1f} MB; memory: {found.peak_mib:.0f} MiB, {found.base_mib:.0f} before planning",
-    ]
+def row(work: Work, hosts: int, a_host: int, at_once: int) -> dict[str, float]:
+    """A row of the table; the times of all troubles, with the commit, as multiples of the ideal."""
+    chance = random.Random(hosts)  # noqa: S311 - the spread of simulated times
+    parts = Parts(work, hosts * a_host, WORKERS // at_once, chance)
+    ideal_s, start_s = parts.all_s / hosts / WORKERS, START_S + work.plan_s + parts.cut_s
+    commit_s = start_s + COMMIT_S_PER_UNIT * work.plan.tasks
+    found = {"hosts": hosts, "parts a host": a_host, "ideal s": ideal_s}
+    for name, trouble in TROUBLES.items():
+        given = (parts.took, start_s, hosts * at_once, trouble, chance)
+        moved_s = statistics.mean(carried_out(*given) for _ in range(RUNS))
+        found[name] = (moved_s + commit_s) / ideal_s
+    found["largest / mean part"] = max(parts.took) / statistics.mean(parts.took)
+    return found | {"read twice GB": parts.twice / 1e9, "start s": start_s, "commit s": commit_s}
 
 
 def main() -> None:
-    """Simulate, print."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=int, default=1024)
-    parser.add_argument("--workers", type=int, default=8, help="of each host")
-    parser.add_argument("--parameters", type=float, default=1e12)
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    asked = parser.parse_args()
-    found = simulate(asked.hosts, asked.workers, asked.parameters)
-    print(json.dumps(asdict(found)) if asked.json else "\n".join(lines(found)))
+    parser.add_argument("--hosts", default="16,128,1024")
+    parser.add_argument("--parts", default="4,6,8", help="of each host")
+    parser.add_argument("--at-once", type=int, default=1, help="of these at the same time")
+    asked, rows = parser.parse_args(), list[dict[str, float]]()
+    for name, source in SOURCES.items():
+        work = Work(*source)
+        for hosts, a_host in product(*(map(int, n.split(",")) for n in (asked.hosts, asked.parts))):
+            rows.append(row(work, hosts, a_host, asked.at_once))
+            if len(rows) == 1:
+                print(f"| source | {' | '.join(rows[0])} |\n|---|{'---:|' * len(rows[0])}")
+            cells = (f"{n:,}" if isinstance(n, int) else f"{n:.2f}" for n in rows[-1].values())
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -137,11 +137,12 @@ def record_from(kind: type[R], document: Any) -> R:
 
 
 class MadeLater(Sequence[T]):
-    """Records that are made each time they are looked at: of a hundred thousand tensors a call keeps none."""
+    """Records that are made when they are looked at: of a hundred thousand tensors a call keeps the last one."""
 
     def __init__(self, items: Sequence[S], make: Callable[[S], T]) -> None:
         self._items: Sequence[Any] = items
         self._make: Callable[[Any], T] = make
+        self._last: tuple[int, T] | None = None
 
     @overload
     def __getitem__(self, at: int) -> T: ...
@@ -152,7 +153,10 @@ class MadeLater(Sequence[T]):
     def __getitem__(self, at: int | slice) -> T | tuple[T, ...]:
         if isinstance(at, slice):
             return tuple(map(self._make, self._items[at]))
-        return self._make(self._items[at])
+        last = self._last  # taken once: another thread may replace it
+        if last is None or last[0] != at:
+            last = self._last = (at, self._make(self._items[at]))
+        return last[1]
 
     def __iter__(self) -> Iterator[T]:
         return map(self._make, self._items)

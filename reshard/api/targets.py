@@ -87,7 +87,7 @@ def begin_parts(
     >>> begun = begin_parts("ckpt/100", [Target("served", layout="serving.yaml")], 8)  # doctest: +SKIP
     """
     from reshard.conversion.conversion_key import plainly
-    from reshard.conversion.parts.on_executor import begin_parts as begin
+    from reshard.conversion.parts.on_executor import record_parts
     from reshard.formats.choose import choose_checkpoint
 
     if parts is not None:
@@ -97,7 +97,7 @@ def begin_parts(
     limits = limits_of(max_memory, workers, source, *places, max_growth=max_growth)
     checked, plain = plainly(targets, limits)
     chosen = choose_checkpoint(source, step, item, "source", unlisted)
-    return begin(chosen, checked, plain, parts, hosts)
+    return record_parts(chosen, checked, plain, parts, hosts)
 
 
 def join_part(
@@ -120,10 +120,10 @@ def join_part(
     Raises MissingError if no conversion is recorded there, PlanError for a part that it does not have, TargetBusyError if another process does
     this part; else the errors of ``convert_part``.
     """
-    from reshard.conversion.parts.part import join_part as join
+    from reshard.conversion.parts.part import do_recorded_part
     from reshard.storage.parts import parse_part
 
-    return join(path_of("target", target), parse_part(part), state, progress)
+    return do_recorded_part(path_of("target", target), parse_part(part), state, progress)
 
 
 def commit(

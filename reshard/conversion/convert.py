@@ -1,6 +1,7 @@
 """Converts from end to end: plans, writes where no reader looks, and publishes.
 
-``run_conversion`` is the story of a whole conversion; ``parts.py`` tells those of a part and of the commit of parts, with the same steps. A
+``run_conversion`` is the story of a whole conversion; the modules of ``parts/`` tell those of a part and of the commit of parts, with the
+same steps. A
 journal records what is done, so that the next run resumes an interrupted one. The source is read once for all targets. Each target has a
 transaction and books of its own; targets are published one after the other, since no store makes several appear in one step.
 """
@@ -38,8 +39,8 @@ from reshard.conversion.run import Feature, Run, features_of_run, start_run
 from reshard.engine.books import TargetRun
 from reshard.engine.error_context import about_target
 from reshard.engine.output import TargetOutput
+from reshard.engine.part_units import ALL
 from reshard.engine.progress import Progress
-from reshard.engine.read_tasks import ALL
 from reshard.engine.run import run_batches
 from reshard.engine.task_stream import task_batches
 from reshard.errors import ResumeError, TargetExistsError
@@ -210,7 +211,7 @@ def do_tasks(
     run: Run[Any], plan: JointPlan, targets: Sequence[OpenTarget], part: Part = ALL
 ) -> None:
     """Runs the tasks that are left of a part of the plan, and records them."""
-    total, runs = plan.total, numbered(run, targets)
+    total, runs = plan.total, targets_by_number(run, targets)
     batches = task_batches(total, [plan.reader], runs, part)
     with ExitStack() as unfinished:
         for target in targets:
@@ -220,7 +221,7 @@ def do_tasks(
         run.read_bytes = run_batches(batches, runs, *limits, run.executor, total.processes)
 
 
-def numbered(run: Run[Any], targets: Sequence[OpenTarget]) -> list[TargetRun | None]:
+def targets_by_number(run: Run[Any], targets: Sequence[OpenTarget]) -> list[TargetRun | None]:
     """The open targets at their numbers in the run; None for one that needs no task."""
     runs: list[TargetRun | None] = [None] * len(run.targets)
     for target in targets:

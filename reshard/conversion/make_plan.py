@@ -33,6 +33,8 @@ from reshard.conversion.target_content import (
 from reshard.engine.error_context import about_target
 from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import BYTES_PER_DEVICE_ID, BYTES_PER_TENSOR, open_to_convert
+from reshard.engine.output import TargetOutput
+from reshard.engine.part_units import Widest, widest
 from reshard.formats.base import Form, Reader, TargetCheckpoint
 from reshard.formats.contents import Stored
 from reshard.formats.known_formats import named_options
@@ -167,9 +169,32 @@ def plan_conversions(
     places = [target.target for target in targets]
     more = _FOUND * sum(traits_at(place).by_requests for place in places)
     features = features_of_run(source, places, more=more)
-    return plan_targets(
-        replace(chosen, path=source), targets, by_hosts=hosts > 1, features=features
-    )
+    chosen = replace(chosen, path=source)
+    plan = plan_targets(chosen, targets, by_hosts=hosts > 1, features=features)
+    return plan if hosts == 1 else _warned_of_idle_hosts(plan, hosts)
+
+
+def useful_parts(plan: JointPlan) -> Widest:
+    """The most parts that make a conversion faster."""
+    outputs: list[TargetOutput | None] = []
+    for target in plan.targets:
+        output = None  # only files that are written in order count
+        if any(tensor.target.in_order is not None for tensor in target.plan.unlike):
+            files = target.checkpoint.form.plan(target.checkpoint)
+            output = TargetOutput(files, {}, str(target.place))
+        outputs.append(output)
+    return widest(plan.total, outputs)
+
+
+def _warned_of_idle_hosts(plan: JointPlan, hosts: int) -> JointPlan:
+    """The plan; with a warning where fewer parts are useful than there are hosts."""
+    found = useful_parts(plan)
+    if found.parts >= hosts:
+        return plan
+    first, *others = plan.targets
+    warnings = (*first.summary.warnings, str(found))
+    first = replace(first, summary=replace(first.summary, warnings=warnings))
+    return replace(plan, targets=(first, *others))
 
 
 def plan_without_target(

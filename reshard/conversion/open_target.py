@@ -5,7 +5,7 @@ Ends a run that fails: removes what it wrote, or keeps it for the run that resum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -59,6 +59,7 @@ class OpenTarget(TargetRun, kw_only=True):
         done: units that are filled; None until this run has begun, or has taken over from an earlier one.
         progress: called with the progress of this target.
         put: the version of each metadata file that this run has put into a bucket, by its path.
+        read_back: the sums of what each part has read back, if parts have written it and were asked to.
         is_published: true if the target has appeared, so that only temporary files are left to remove.
     """
 
@@ -66,6 +67,7 @@ class OpenTarget(TargetRun, kw_only=True):
     transaction: Transaction
     progress: Tell | None = None
     put: dict[str, str] = field(default_factory=dict)
+    read_back: Sequence[Mapping[str, int]] = ()
     is_published: bool = False
 
     @property
@@ -149,7 +151,8 @@ def open_output(planned: TargetPlan, limits: Limits, root: str | None = None) ->
     encodings = {name: tensor.encoding for name, tensor in checkpoint.tensors.items()}
     sides = [tensor.target for tensor in plan.tensors]
     is_sent = any(side.in_order is not None and not side.ends_with_chunk for side in sides)
-    uploads = Uploads(planned.place, files.shared_file) if is_sent else None
+    sent_to = planned.place if root is None else locate(root)
+    uploads = Uploads(sent_to, files.shared_file) if is_sent else None
     own = root_text(planned.place, planned.file) if root is None else root
     makes_files = root is not None and files.database is None
     return TargetOutput(files, encodings, own, planned.name, uploads, makes_files=makes_files)

@@ -72,7 +72,12 @@ def finish_target(
     markers = finish_files(target.output.files, target.recording_root, digests, checksums)
     transaction.mark(markers)
     tell = run.progress.listener
-    if planned.target.check == "readback":
+    if target.read_back:
+        from reshard.conversion.parts.read_back import proved_by_parts
+
+        check_complete(open_written(transaction.written()))
+        results = proved_by_parts(planned.plan, results, target.read_back)
+    elif planned.target.check == "readback":
         results = read_back(
             planned.plan, planned.reader, results, transaction.written(), limits, tell
         )

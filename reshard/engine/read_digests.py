@@ -35,7 +35,7 @@ from reshard.errors import (
 from reshard.formats.base import Reader
 from reshard.formats.contents import Encoding, Extent, codec_name
 from reshard.geometry.dtypes import element_dtype, numpy_dtype
-from reshard.geometry.grid import Box
+from reshard.geometry.grid import Box, Index
 from reshard.layout.changes import Cast
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.task_cost import CAST_SCRATCH_BYTES
@@ -184,6 +184,37 @@ def digests_with_casts(
     )
 
 
+def sums_of_chunks(
+    reader: Reader,
+    chunks: Iterable[tuple[str, Index]],
+    limits: Limits,
+    progress: Callable[[Progress], None] | None = None,
+) -> dict[str, int]:
+    """The sums of the elements of some chunks, by tensor: of all chunks of a tensor, by XOR, the linear part of its digest.
+
+    Args:
+        chunks: the tensor and the index of each.
+
+    Raises as ``tensor_digests``.
+    """
+    by_tensor: dict[str, list[Index]] = {}
+    for name, index in chunks:
+        by_tensor.setdefault(name, []).append(index)
+    specs = {name: reader.tensors[name].spec for name in by_tensor}
+    total = sum(
+        specs[n].storage.box(i).size * specs[n].itemsize for n, of in by_tensor.items() for i in of
+    )
+    tell = tell_bytes(total, "reading back", progress)
+    sums = dict.fromkeys(by_tensor, 0)
+    units = (u for name, of in by_tensor.items() for u in _units(reader, name, None, limits, of))
+    with closing(read_boxes(batched(units), SumSink, (), limits)) as ended:
+        for results in ended:
+            for done in results:
+                sums[done.unit.sides[0].stored.spec.name] ^= done.result.crc
+            tell("", sum([done.unit.sides[0].nbytes for done in results]))
+    return sums
+
+
 def _bytes_to_read(reader: Reader, listed: Sequence[str]) -> int:
     """The bytes of all elements, and of ranges and copies that are read besides."""
     elements = sum(reader.tensors[name].spec.nbytes for name in listed)
@@ -233,15 +264,20 @@ def _units_or_damage(
 
 
 def _units(
-    reader: Reader, name: str, cast: Cast | None, limits: Limits
+    reader: Reader,
+    name: str,
+    cast: Cast | None,
+    limits: Limits,
+    indices: Iterable[Index] | None = None,
 ) -> Iterator[BoxUnit[Cast | None]]:
+    """The chunks of a tensor; ``indices``: those of some of them."""
     tensor = reader.tensors[name]
     spec, encoding = tensor.spec, tensor.encoding
     # Without threads that share buffers, filling new memory would cost more than decoding at once gains.
     share = limits.max_memory // limits.workers if limits.executor is None else 0
     memory = quickest_memory(encoding, spec.chunk_bytes, share, is_cast=cast is not None)
     waiting = REQUEST_WEIGHT if encoding.read_ahead_bytes else 0
-    for index in spec.storage.indices():
+    for index in spec.storage.indices() if indices is None else indices:
         chunk = SourceChunk.at(index, spec, reader)
         side = StoredBox(tensor, chunk.box, spec.dtype, chunk=chunk)
         plan = memory.plan(chunk, chunk.box, encoding, spec.itemsize)

@@ -1,8 +1,4 @@
-"""ReadTasks: the tasks of one read of a plan for units that targets lack, each with its units and its chunks.
-
-A part of a conversion does a ``WeightRange`` of the units: the plan, in order, is cut into parts of equal weight. Every part computes the
-same cuts, since all have the same plan. Cuts are whole numbers, so that no rounding leaves a unit out or gives it to two parts.
-"""
+"""ReadTasks: the tasks of one read of a plan for units that targets lack, each with its units and its chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ from reshard.engine.output import TargetOutput
 from reshard.engine.task import SourceChunk, SourceRead, Take, TargetChunk, Task, Unit
 from reshard.formats.base import Reader
 from reshard.formats.contents import Encoding, StoredTensor
-from reshard.formats.file_map import Place
 from reshard.geometry.grid import Box, Cuts, Grid, Index
 from reshard.geometry.view import View
 from reshard.layout.tensor_spec import TensorSpec
@@ -25,7 +20,6 @@ from reshard.planning.piece import Piece
 from reshard.planning.planner import open_files_per_task
 from reshard.planning.plans import Fill, FillAt, MultiPlan, Read
 from reshard.storage.location import is_in_bucket
-from reshard.storage.parts import Part
 
 REQUEST_WEIGHT = 1 << 20
 """Extra weight of a task whose requests have a long latency, so that workers wait side by side."""
@@ -88,11 +82,6 @@ class ReadTasks:
         self.decoded_bytes = plan.price(read).decoded_bytes
 
     @property
-    def is_in_order(self) -> bool:
-        """True if its target's chunks must be written in order; then it has one fill."""
-        return any(own.fill.target.in_order is not None for own in self._fills)
-
-    @property
     def count(self) -> int:
         """Number of its units."""
         return self._read.units.count
@@ -102,38 +91,26 @@ class ReadTasks:
         """Approximate number of bytes that each of its tasks decodes."""
         return self.decoded_bytes // max(1, self.count)
 
-    def units(self) -> range:
-        """All of its units."""
-        return range(self.count)
-
     def is_left(self, unit: int) -> bool:
         """True if a target lacks any part of a unit."""
         return any(not self._is_done(wanted) for wanted in self._wanted(unit))
 
     def filled(self, unit: int) -> Iterator[tuple[int, int, int]]:
         """The target, the tensor and the number of each unit that a unit of the read fills."""
-        return ((of.at.target, of.at.tensor, of.number) for of in self._wanted(unit))
-
-    def first_places(self, unit: int) -> tuple[Place, ...]:
-        """The places of the first chunk of a unit of its one fill."""
-        (wanted,) = self._wanted(unit)
-        fill, spec = wanted.fill, wanted.fill.target.spec
-        box = wanted.box if fill.is_joint else fill.piece.to_target(wanted.box)
-        index = tuple(r.start for r in spec.storage.overlapping(box))
-        return self._targets[wanted.at.target].output.places(spec.name, index)
+        return ((w.at.target, w.at.tensor, w.number) for w in self._wanted(unit))
 
     def task(self, unit: int) -> Task:
         """The task that fills a unit of its one fill."""
         return self._task(list(self._wanted(unit)))
 
-    def tasks(self, of: WeightRange) -> Iterator[tuple[int, Task]]:
+    def tasks(self, of: range) -> Iterator[tuple[int, Task]]:
         """A task for each unit of a range that any target lacks, each with its weight: roughly the bytes that it decodes."""
         if not self._fills:
             return
         nbytes = self.unit_bytes
         if self._waits_for_answers():
             nbytes += REQUEST_WEIGHT
-        for unit in of.units(self.count):
+        for unit in of:
             left = [wanted for wanted in self._wanted(unit) if not self._is_done(wanted)]
             if left:
                 yield nbytes, self._task(left)
@@ -311,48 +288,3 @@ def _boxes(ranges: Sequence[range], cuts: Sequence[Cuts]) -> Iterator[tuple[Inde
     corners = zip(itertools.product(*starts), itertools.product(*stops), strict=True)
     for index, (start, stop) in zip(indices, corners, strict=True):
         yield index, Box(start, stop)
-
-
-ALL = Part(1, 1)
-"""The only part of a conversion that is not cut."""
-
-
-class WeightRange(Struct, frozen=True):
-    """The range of weights that one part takes of something that has ``weight`` and begins at ``first``.
-
-    All of it is ``total``; part ``number`` of ``count``, from 1, goes from ``total * (number - 1) / count`` on.
-    """
-
-    first: int
-    weight: int
-    total: int
-    number: int
-    count: int
-
-    def units(self, count: int) -> range:
-        """The units, of ``count`` units of equal weight, that begin in the part.
-
-        Unit ``j`` begins at ``first + weight * j / count``; all is multiplied by ``count`` and by the number of parts.
-        """
-        start, end = self.total * (self.number - 1) * count, self.total * self.number * count
-        before, step = self.first * count * self.count, self.weight * self.count
-        return range(_ceil(start - before, step, count), _ceil(end - before, step, count))
-
-
-def _ceil(above: int, step: int, most: int) -> int:
-    """``above / step``, rounded up, within 0 and ``most``."""
-    return min(max(0, -(-above // step)), most)
-
-
-def part_ranges(part: Part, weights: Sequence[int]) -> Iterator[WeightRange]:
-    """The range of a part in each of several consecutive things.
-
-    >>> [list(of.units(2)) for of in part_ranges(Part(2, 2), [3, 1, 4])]
-    [[], [], [0, 1]]
-    """
-    # Each gets one more, so that things of no weight belong to one part, too.
-    heavier = [weight + 1 for weight in weights]
-    total = sum(heavier)
-    starts = itertools.accumulate(heavier, initial=0)
-    for first, weight in zip(starts, heavier, strict=False):
-        yield WeightRange(first, weight, total, part.number, part.count)

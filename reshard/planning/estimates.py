@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from reshard.answers.record import Json, Record
 from reshard.arguments import check_positive
 from reshard.errors import PlanError
-from reshard.planning.plans import MultiPlan
+from reshard.planning.plans import Fill, MultiPlan, Read
 from reshard.storage.base import NONE, PlannedRequests, RequestRates, Requests, RequestTraits
 
 SECONDS_PER_FILE_BYTE = 1 / 4e9
@@ -28,6 +28,9 @@ see docs/how-to/buckets.md)."""
 
 SECONDS_PER_CAST_BYTE = 1 / 0.4e9
 """A cast of a byte of the source, with the statistics of what it loses (measured: 2.5 to 3.4 s per GB)."""
+
+SECONDS_PER_UNIT = 1e-3
+"""A task of few bytes, with its records (measured: 1 ms a small tensor, docs/explanation/performance.md)."""
 
 METADATA_AT_ONCE = 32
 """Number of metadata files that are read, or put, at the same time."""
@@ -262,18 +265,43 @@ def processor_time(
     """
     total_s = longest_s = 0.0
     for read in plan.reads:
-        seconds = plan.price(read).decoded_bytes * read_s_per_byte
-        for at in read.fills:
-            fill = plan.fill(at)
-            written_s = fill.price.written_bytes * write_s_per_byte[at.target]
-            is_cast = any(piece.is_computed for piece in fill.pieces)
-            cast_s = fill.moved_bytes * SECONDS_PER_CAST_BYTE if is_cast else 0.0
-            seconds += fill.price.seconds + written_s + cast_s
+        fills = [plan.fill(at) for at in read.fills]
+        seconds = read_seconds(read, fills, read_s_per_byte, write_s_per_byte)
         total_s += seconds
         elements = math.prod(read.units.shape)
         share = math.prod(read.units.largest) / elements if elements else 1.0
         longest_s = max(longest_s, seconds * share)
     return total_s, longest_s
+
+
+def read_seconds(
+    read: Read, fills: Sequence[Fill], read_s_per_byte: float, write_s_per_byte: Sequence[float]
+) -> float:
+    """Seconds of one processor for all tasks of a read with these fills; arguments as for ``processor_time``."""
+    seconds = fills[0].price.decoded_bytes * read_s_per_byte
+    for at, fill in zip(read.fills, fills, strict=True):
+        written_s = fill.price.written_bytes * write_s_per_byte[at.target]
+        is_cast = any(piece.is_computed for piece in fill.pieces)
+        cast_s = fill.moved_bytes * SECONDS_PER_CAST_BYTE if is_cast else 0.0
+        seconds += fill.price.seconds + written_s + cast_s
+    return seconds
+
+
+def unit_cost(read: Read, fills: Sequence[Fill], to_buckets: Sequence[bool], workers: int) -> int:
+    """The cost of each unit of a read, in nanoseconds of a worker: processor time, a time for each task, and a wait for each bucket.
+
+    A whole number, so that sums are the same on every host. ``to_buckets``: true for each target in a bucket.
+    """
+    is_far = any(side.is_distant for side in fills[0].sources)
+    per_byte = [_byte_seconds(is_bucket) for is_bucket in to_buckets]
+    seconds = read_seconds(read, fills, _byte_seconds(is_far), per_byte)
+    requests = is_far + sum([to_buckets[at.target] for at in read.fills])
+    own_s = SECONDS_PER_UNIT + requests * RequestPlan.LATENCY_S / workers
+    return round(1e9 * (own_s + seconds / max(1, read.units.count)))
+
+
+def _byte_seconds(is_bucket: bool) -> float:
+    return SECONDS_PER_BUCKET_BYTE if is_bucket else SECONDS_PER_FILE_BYTE
 
 
 def limited_seconds(

@@ -6,7 +6,8 @@
     .name.reshard-partial/parts/stop           asks all parts to end
     .name.reshard-partial/parts/00003-of-00016 of part 3: its lock or lease, its journal and, on a disk, its files
 
-In a bucket this folder also has the lease and the records; the objects are below the target's own name.
+In a bucket this folder also has the lease and the records; the objects are below the target's own name, or, if it is to be overwritten, in
+``parts/objects`` until the commit copies them.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from reshard.errors import PlanError, TargetBusyError, TargetExistsError
-from reshard.storage.local.staging import take_files as take_on_disk
+from reshard.storage.local.staging import take_files
 from reshard.storage.local.syncing import fsync, sync_tree
 from reshard.storage.local.transaction import lock_part_folder, part_staging, remove_part_folders
-from reshard.storage.location import Location, is_in_bucket
+from reshard.storage.location import Location
 from reshard.storage.targets import is_local, state_of
 from reshard.storage.transaction import Transaction
 
@@ -61,34 +62,38 @@ def parse_part(text: object) -> Part:
 
 
 def lock_part(
-    target: Location, part: Part, *, unsafe: bool = False, state: str | None = None, run: str = ""
+    target: Location,
+    part: Part,
+    *,
+    unsafe: bool = False,
+    state: str | None = None,
+    overwrite: bool = False,
+    run: str = "",
 ) -> AbstractContextManager[Transaction]:
     """The transaction of one part, as its last run left it; no other process can have it in the block.
 
-    Its ``commit`` and its markers are never used. ``run``: the name of the run that writes it; "" for one that reads. Raises TargetBusyError,
-    naming the holder, if another live process does this part.
+    Its ``commit`` and its markers are never used. ``overwrite``: the target may exist. ``run``: the name of the run that writes the part; "" for
+    one that reads. Raises TargetBusyError, naming the holder, if another live process does this part.
     """
     if is_local(target):
         return lock_part_folder(Path(target.path), part.folder, run)
     from reshard.storage.buckets.transaction import lock_part_in_bucket
 
-    return lock_part_in_bucket(target, part.folder, unsafe=unsafe, state=state)
+    options = {"unsafe": unsafe, "is_staged": overwrite}
+    return lock_part_in_bucket(target, part.folder, state=state, **options)
 
 
-def refuse_replacing(target: str) -> None:
-    """Raises PlanError for parts that would overwrite a target in a bucket."""
-    if is_in_bucket(target):
-        raise PlanError(
-            f"parts do not overwrite the target {target} in a bucket, where each would have to remove it first; remove it, or choose "
-            "another name"
-        )
-
-
-def part_root(target: Location, part: Part, run: str) -> str:
-    """The text of the folder for the files of a run of a part."""
+def part_root(
+    target: Location, part: Part, run: str, state: str | None = None, *, overwrite: bool = False
+) -> str:
+    """The text of the folder for the files of a run of a part; arguments as of ``lock_part``."""
     if is_local(target):
         return f"{part_staging(Path(target.path), part.folder).root}-{run}"
-    return str(target)
+    if not overwrite:
+        return str(target)
+    from reshard.storage.buckets.transaction import STAGED_OBJECTS
+
+    return str(_parts_folder(target, state) / STAGED_OBJECTS)
 
 
 def parts_request(target: Location, state: str | None = None) -> bytes | None:
@@ -178,14 +183,14 @@ def seal_part(target: Location, part: Part, transaction: Transaction, record: st
     fsync(staging.folder)
 
 
-def take_files(
+def move_files_of_part(
     part: Transaction,
     whole: Transaction,
     files: Iterable[str],
     heads: Mapping[str, tuple[bytes, int]],
 ) -> None:
     """Moves files of a part that were not moved before below the root of the whole target; ``heads`` as of ``staging.take_files``."""
-    take_on_disk(part.root.path, whole.root.path, files, heads)
+    take_files(part.root.path, whole.root.path, files, heads)
 
 
 def remove_parts(target: Location, state: str | None = None) -> None:
@@ -199,6 +204,9 @@ def remove_parts(target: Location, state: str | None = None) -> None:
     if is_local(target):
         remove_part_folders(Path(target.path))
     else:
+        from reshard.storage.buckets.transaction import remove_staged
+
+        remove_staged(_parts_folder(target, state))
         allow_parts(target, state)
         _request(target, state).remove()
 

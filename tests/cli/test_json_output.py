@@ -23,7 +23,6 @@ from reshard import (
     RequestReport,
     Requests,
     TimePlan,
-    TimeReport,
 )
 from reshard.answers.record import answer_of, plain, record_from, values
 from reshard.cli.console import print_json
@@ -91,7 +90,6 @@ DOCUMENTS = {
             map=MAP,
             identity=IdentityReport("0", "computed", "1", ("2",)),
             requests=RequestReport(Requests(), Requests()),
-            time=TimeReport(TIME, 50.0),
         ),
     ),
     "verify": answer_of(
@@ -168,7 +166,7 @@ def test_several_targets_are_documented() -> None:
     one_plan, one_report = planned(PAIR), report(tensor_report("a"))
     joint = MultiConversionPlan.of("s", (one_plan,), MultiPlan.alone(one_plan.plan))
     plans = answer_of("plan", replace(joint, timed=TIME))
-    made = MultiReport("s", (one_report,), 7, 0.5, None, TimeReport(TIME, 50.0))
+    made = MultiReport("s", (one_report,), 7, 0.5)
     reports = answer_of("convert", made)
     for command, document, inner in (
         ("plan --target", plans, "plans"),
@@ -275,8 +273,6 @@ def test_the_time_only_when_asked_for() -> None:
     found = replace(planned(PAIR), timed=TIME).to_dict()["time"]
     assert (found["seconds"], found["bottleneck"], found["network_s"]) == (42.0, "cores", 20.0)
     assert "time" not in planned(PAIR).to_dict()
-    assert "time" not in answer_of("convert", report(tensor_report("a")))
-    assert DOCUMENTS["convert"]["time"] == {"planned": found, "actual_s": 50.0}
 
 
 def test_the_requests_of_a_plan_are_those_of_the_link() -> None:

@@ -42,5 +42,5 @@ def test_what_excludes_what(capsys: pytest.CaptureFixture[str]) -> None:
         assert (
             "exclude each other: each decides where the conversion runs" in capsys.readouterr().err
         )
-    assert run(["convert", "a", "--target", "model=2=b", "--part", "1/2"]) == 2
-    assert "--part and --target exclude each other" in capsys.readouterr().err
+    assert run(["convert", "a", "b", "--parts", "2"]) == 2
+    assert "give --ray, or do each part by itself: --part 1/N to N/N" in capsys.readouterr().err

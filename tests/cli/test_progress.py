@@ -53,14 +53,14 @@ def test_nothing_moved_and_nothing_to_move() -> None:
     assert shown[0].startswith("copying: 100%, 0 B of 0 B, –, unknown time left, task 0 of 0")
 
 
-def test_lines_tell_of_other_hosts() -> None:
+def test_lines_tell_of_hosts() -> None:
     now = 0.0
     shown: list[str] = []
     lines = ProgressLines(shown.append, lambda: now)
     for hosts in ({"a": 1 << 20}, {"a": 2 << 20, "b": 1 << 20}):
         now += 9.0
         lines(replace(progress(400), hosts=hosts))
-    assert [line.rpartition(", ")[2] for line in shown] == ["1 other host", "2 other hosts"]
+    assert [line.rpartition(", ")[2] for line in shown] == ["1 host", "2 hosts"]
 
 
 def test_the_bar_shows_bytes_rate_and_tensor() -> None:

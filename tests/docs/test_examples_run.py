@@ -55,7 +55,8 @@ ON_CHECKPOINTS = [
     line
     for command, lines in HELP.items()
     for line in lines
-    if command not in ("serve", "jobs", "rules", "recipes", "demo", "doctor", "clean", "commit")
+    if command
+    not in ("serve", "jobs", "rules", "recipes", "demo", "doctor", "clean", "commit", "part")
     and not any(option in line for option in ("--server", "--ray", "--part"))
 ]
 
@@ -196,15 +197,20 @@ def test_the_example_of_clean_works(line: str, gcs_bucket: Bucket, tmp_path: Pat
 
 
 def test_the_examples_of_parts_work(runs: Path, tmp_path: Path) -> None:
-    """Those of commit make a checkpoint, one after the other; that of convert does one part."""
+    """Those of commit make a checkpoint, one after the other; so do those of part; that of convert does one part."""
     *parts, commit = HELP["commit"]
-    (alone,) = (line for line in HELP["convert"] if "--part" in line)
+    (alone,) = (line for line in HELP["convert"] if "--part " in line)
     folder = place(runs, tmp_path / "typed", commit)
     for line in parts:
         done = shell(folder, line)
         assert done.code == 0, done.said
         assert not (folder / "served").exists()
     run(folder, commit)
+    check_made(folder, commit)
+    folder = place(runs, tmp_path / "joined", commit)
+    for line in (*HELP["part"], commit):
+        done = shell(folder, line)
+        assert done.code == 0, done.said
     check_made(folder, commit)
     folder = place(runs, tmp_path / "alone", alone)
     assert "part 3/16 of ckpt/1000" in shell(folder, alone).out
@@ -254,6 +260,7 @@ def test_every_command_has_examples_and_they_are_those_that_are_typed() -> None:
         "doctor",
         "clean",
         "commit",
+        "part",
     }
     assert any("--cast float=bfloat16" in line for line in HELP["convert"])
     assert not any(".=bfloat16" in line for lines in HELP.values() for line in lines)

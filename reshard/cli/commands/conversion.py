@@ -283,7 +283,7 @@ def convert(
         if asked is None:
             limits["progress"] = loading(progress, _REPORT)
             with ray_cluster(ray) as executor:
-                limits |= {**executor, "parts": parts}
+                limits |= {**executor, **({} if parts is None else {"parts": parts})}
                 made = _convert_here(src, targets, several, library_options(options), limits)
         else:
             request = {"source": src, **limits, **goals_there(targets, options)}

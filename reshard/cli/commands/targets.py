@@ -60,6 +60,7 @@ def part(
         --of N: Do the part of N that the variable JOB_COMPLETION_INDEX names, which Kubernetes counts from 0 in each pod of an Indexed Job.
 
     Examples:
+        $ reshard convert ckpt/1000 served --layout serving.yaml --part 1/2
         $ reshard part served 2/2
         $ JOB_COMPLETION_INDEX=1 reshard part served --of 2
     """

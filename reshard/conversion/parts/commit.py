@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from reshard.conversion.convert import (
     find_finished,
     note_source,
-    numbered,
     open_and_plan,
     prove_and_publish,
+    targets_by_number,
     to_carry_out,
 )
 from reshard.conversion.identity import recorded_report
@@ -54,8 +54,9 @@ from reshard.errors import StorageError, TargetBusyError
 from reshard.formats.base import Reader
 from reshard.formats.file_map import prepare_files
 from reshard.formats.registry import open_reader
-from reshard.storage.location import Location, locate
-from reshard.storage.parts import Part, lock_part, parts_of, remove_parts, take_files
+from reshard.storage.copying import copied_files
+from reshard.storage.location import locate
+from reshard.storage.parts import Part, lock_part, move_files_of_part, parts_of, remove_parts
 from reshard.storage.targets import target_text
 from reshard.storage.transaction import Records, Transaction
 
@@ -64,7 +65,7 @@ RESULTS_AT_ONCE = 256
 
 MOST_SHOWN = 16
 
-Parts = Mapping[Part, Transaction]
+HeldParts = Mapping[Part, Transaction]
 """The parts that were begun, held by the commit."""
 
 
@@ -126,11 +127,11 @@ def commit_planned(
     """Takes over the work of all parts for the targets that are left, and publishes them."""
     options = [one.options for one in request.targets]
     ours = request_of(run, left, request.parts, options)
-    held: dict[int, Parts] = {}
+    held: dict[int, HeldParts] = {}
 
     def lock(planned: TargetPlan, output: TargetOutput, locks: ExitStack) -> OpenTarget:
         refuse_other(request, ours, str(planned.place))
-        parts = locked_parts(locks, planned.place, request.parts, planned.target.state)
+        parts = locked_parts(locks, planned, request.parts)
         held[planned.number] = parts
         target = open_target(run, planned, output, lock_whole(planned, locks))
         # Before the target counts as held: what is held and cannot be resumed is removed after an error, and with it the work of parts.
@@ -153,19 +154,22 @@ def commit_planned(
                 transaction.abort()
 
 
-def _has_files_of(target: OpenTarget, parts: Parts) -> bool:
+def _has_files_of(target: OpenTarget, parts: HeldParts) -> bool:
     """True if parts write below the target's own root, as in a bucket; else their files are moved there."""
     root = target.transaction.root
     return any(part.root == root for part in parts.values())
 
 
-def locked_parts(stack: ExitStack, place: Location, count: int, state: str | None) -> Parts:
+def locked_parts(stack: ExitStack, planned: TargetPlan, count: int) -> HeldParts:
     """The parts that were begun, held until the stack ends; TargetBusyError where one is at work."""
+    place, state, overwrite = planned.place, planned.target.state, planned.target.overwrite
     begun = [part for part in parts_of(place, state) if part.count == count]
     found: dict[Part, Transaction] = {}
     for part in begun:
         try:
-            found[part] = stack.enter_context(lock_part(place, part, unsafe=True, state=state))
+            found[part] = stack.enter_context(
+                lock_part(place, part, unsafe=True, state=state, overwrite=overwrite)
+            )
         except TargetBusyError as error:
             raise TargetBusyError(
                 f"part {part} of {place} is at work now; wait for it, and commit then: {error}"
@@ -177,23 +181,27 @@ def check_sealed(
     run: Run[Any],
     plan: JointPlan,
     target: OpenTarget,
-    parts: Parts,
+    parts: HeldParts,
     count: int,
 ) -> None:
     """Raises StorageError, naming the parts, unless all are sealed, and every unit of the target was done once."""
     seen, done = DoneUnits(target.planned.plan), 0
     lacking: list[Part] = []
+    read_back: list[Mapping[str, int]] = []
     for number in range(1, count + 1):
         part = Part(number, count)
-        if part not in parts or not _is_sealed(parts[part], part):
+        seal = _seal_of(parts[part], part) if part in parts else None
+        if seal is None:
             lacking.append(part)
             continue
+        if isinstance(sums := seal.get("read_back"), dict):
+            read_back.append(sums)
         done += _count_done(target, part, parts[part], seen)
     of_target, place = target.planned.number, target.planned.place
     if lacking:
         shown = []
         for part in lacking[:MOST_SHOWN]:
-            runs = numbered(run, [target])
+            runs = targets_by_number(run, [target])
             units = units_of_part(plan.total, [plan.reader], runs, part)
             own = sum(1 for unit in units if unit[0] == of_target)
             if part not in parts:
@@ -212,6 +220,7 @@ def check_sealed(
             f"the parts of {place} record {done:,} of {every:,} tasks, though all are marked as done; nothing was published: remove the parts "
             "(reshard clean), and begin again"
         )
+    target.read_back = read_back
 
 
 def _count_done(target: OpenTarget, part: Part, records: Records, seen: DoneUnits) -> int:
@@ -227,34 +236,57 @@ def _count_done(target: OpenTarget, part: Part, records: Records, seen: DoneUnit
     return done
 
 
-def _is_sealed(transaction: Records, part: Part) -> bool:
-    """True if the part's last record says that it is done and durable."""
+def _seal_of(transaction: Records, part: Part) -> Mapping[str, Any] | None:
+    """The part's last record, if it says that the part is done and durable."""
     last = b""
     for record in transaction.records():
         last = record
     try:
-        return bool(json.loads(last)["sealed"] == str(part))
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return False
+        found = json.loads(last)
+        return found if isinstance(found, dict) and found["sealed"] == str(part) else None
+    except (ValueError, LookupError, RecursionError):
+        return None
 
 
-def take_over(target: OpenTarget, parts: Parts) -> None:
-    """Makes the work of the parts the target's own. On a disk the target was begun before, in a bucket it was not."""
+def take_over(target: OpenTarget, parts: HeldParts) -> None:
+    """Makes the work of the parts the target's own. It was begun before, unless parts have written its files in their places."""
     if _has_files_of(target, parts):
         _take_over_in_bucket(target, parts)
         return
     for part, transaction in sorted(parts.items()):
         for results in _new(target, transaction):
-            target.transaction.append(record_of(results))
-            files = target.files(results)
             try:
-                take_files(transaction, target.transaction, files, _heads(target, results))
+                taken = _taken(target, transaction, results)
             except StorageError as error:
                 raise StorageError(
                     f"a file of part {part} is not there any more: {error}; do that part again, and commit then"
                 ) from error
-            _count(target, results)
-    target.transaction.keep_files()  # a file that is the target by itself came from a part
+            _count(target, taken)
+    if not target.transaction.root.traits.has_versions:
+        target.transaction.keep_files()  # a file that is the target by itself came from a part
+
+
+def _taken(target: OpenTarget, part: Transaction, results: Sequence[Result]) -> Sequence[Result]:
+    """Records results and takes their files: moved on a disk, copied by the store in a bucket."""
+    whole, files = target.transaction, target.files(results)
+    if not whole.root.traits.has_versions:
+        # The record comes first: a recorded chunk that is not there yet is taken again after a crash.
+        whole.append(record_of(results))
+        move_files_of_part(part, whole, files, _heads(target, results))
+        return results
+    versions = copied_files(part.root, whole.root, files)
+    taken = [_in_versions(target, result, versions) for result in results]
+    whole.append(record_of(taken))
+    return taken
+
+
+def _in_versions(target: OpenTarget, result: Result, versions: Mapping[str, str]) -> Result:
+    """The result with the versions of the copies of its files."""
+    chunks = [
+        replace(c, versions=tuple(versions[p.file] for p in target.places(result.tensor, c.index)))
+        for c in result.chunks
+    ]
+    return replace(result, chunks=tuple(chunks))
 
 
 def _heads(target: OpenTarget, results: Sequence[Result]) -> Mapping[str, tuple[bytes, int]]:
@@ -270,7 +302,7 @@ def _heads(target: OpenTarget, results: Sequence[Result]) -> Mapping[str, tuple[
     return {file: (each.head, each.nbytes) for file, each in found.items()}
 
 
-def _take_over_in_bucket(target: OpenTarget, parts: Parts) -> None:
+def _take_over_in_bucket(target: OpenTarget, parts: HeldParts) -> None:
     """Takes over the records alone, since the objects are in their places."""
     target.done = DoneUnits(target.planned.plan)
     target.transaction.keep_files()

@@ -25,11 +25,11 @@ from reshard.conversion.convert import (
     report_finished,
     to_carry_out,
 )
-from reshard.conversion.make_plan import JointPlan, TargetPlan, local_paths
+from reshard.conversion.make_plan import JointPlan, TargetPlan, local_paths, useful_parts
 from reshard.conversion.open_target import check_space
 from reshard.conversion.parts.commit import commit_planned, remove_request
-from reshard.conversion.parts.part import Options, join_part
-from reshard.conversion.parts.request import claim, refuse_more, request_of
+from reshard.conversion.parts.part import Options, do_recorded_part
+from reshard.conversion.parts.request import claim_parts, refuse_more, request_of
 from reshard.conversion.parts.watch import LOOK_S, PartsWatch
 from reshard.conversion.report import BegunParts, ConversionReport, MultiReport, PartReport
 from reshard.conversion.run import Run, features_of_run, start_run
@@ -69,13 +69,13 @@ class PartWork(Struct, frozen=True):
         """Does the part; an error names the part and the host."""
         try:
             part = parse_part(name)
-            return join_part(self.target, part, self.state, patience_s=PATIENCE_S)
+            return do_recorded_part(self.target, part, self.state, patience_s=PATIENCE_S)
         except ReshardError as error:
             error.args = (f"part {name} on host {host_name()!r}: {error}", *error.args[1:])
             raise
 
 
-def begin_parts(
+def record_parts(
     chosen: CheckpointPath,
     targets: Sequence[CheckedTarget],
     options: Sequence[Options],
@@ -164,14 +164,14 @@ def _begin(
 ) -> int:
     """Records the request; returns the number of parts."""
     if parts is None:
-        useful = max(1, plan.total.decoded_bytes // PART_BYTES)
-        parts = min(PARTS_A_HOST * hosts, useful, max(1, plan.total.tasks))
+        most = max(1, plan.total.decoded_bytes // PART_BYTES)
+        parts = min(PARTS_A_HOST * hosts, most, useful_parts(plan).parts)
     refuse_more(parts, plan)
     for each in left:
         if each.target.restart:
             remove_parts(each.place, each.target.state)
     check_space(left)
-    claim(request_of(run, left, parts, options), left)
+    claim_parts(request_of(run, left, parts, options), left)
     for each in left:
         allow_parts(each.place, each.target.state)
     return parts

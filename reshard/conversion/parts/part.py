@@ -21,8 +21,8 @@ from reshard.conversion.convert import (
     do_tasks,
     find_finished,
     note_source,
-    numbered,
     open_and_plan,
+    targets_by_number,
     to_carry_out,
 )
 from reshard.conversion.make_plan import JointPlan, TargetPlan, local_paths
@@ -33,12 +33,14 @@ from reshard.conversion.open_target import (
     open_output,
     open_target,
 )
-from reshard.conversion.parts.request import claim, parse_request, refuse_more, request_of
+from reshard.conversion.parts.read_back import read_back_part
+from reshard.conversion.parts.request import claim_parts, parse_request, refuse_more, request_of
 from reshard.conversion.report import PartReport
 from reshard.conversion.resumed import begin_or_resume
 from reshard.conversion.run import Run, start_run
+from reshard.engine.limits import Limits
 from reshard.engine.output import TargetOutput
-from reshard.engine.progress import Progress
+from reshard.engine.progress import Tell
 from reshard.engine.task import Result
 from reshard.engine.task_stream import units_of_part
 from reshard.errors import (
@@ -61,8 +63,6 @@ from reshard.storage.parts import (
     seal_part,
 )
 from reshard.storage.targets import target_text
-
-Tell = Callable[[Progress], None]
 
 LOOK_S = 1.0
 """Seconds between two looks for a wish to stop."""
@@ -93,7 +93,7 @@ def convert_one_part(
     return replace(report, source=source, target=named[0].target)
 
 
-def join_part(
+def do_recorded_part(
     target: str,
     part: Part,
     state: str | None = None,
@@ -143,7 +143,7 @@ def _do_part(run: Run[PartReport], part: Part, options: Sequence[Options]) -> Pa
         ends = (run.source, run.targets[0].target, str(part))
         return PartReport(*ends, seconds=run.seconds, already_done=True)
     refuse_more(part.count, plan)
-    claim(request_of(run, left, part.count, options), left)
+    claim_parts(request_of(run, left, part.count, options), left)
     return _do_units(run, plan, left, part)
 
 
@@ -162,7 +162,12 @@ def _do_units(
     def lock(planned: TargetPlan, output: TargetOutput, locks: ExitStack) -> OpenTarget:
         target = planned.target
         held = lock_part(
-            planned.place, part, unsafe=target.unsafe_commit, state=target.state, run=name
+            planned.place,
+            part,
+            unsafe=target.unsafe_commit,
+            state=target.state,
+            overwrite=target.overwrite,
+            run=name,
         )
         opened = open_target(run, planned, output, locks.enter_context(held))
         opened.record = partial(_record, opened.record, StopMark(planned.place, target.state))
@@ -172,13 +177,16 @@ def _do_units(
         begin_or_resume(target, prepares=False)  # parts make only files of their own
 
     limits = plan.limits(None)
-    outputs = [open_output(each, limits, part_root(each.place, part, name)) for each in left]
+    roots = [
+        part_root(e.place, part, name, e.target.state, overwrite=e.target.overwrite) for e in left
+    ]
+    outputs = [open_output(each, limits, root) for each, root in zip(left, roots, strict=True)]
     with locked_targets(run, left, outputs, lock) as targets:
         _expect(run, plan, targets, part)
         with begun_targets(targets, begin):
             do_tasks(run, plan, targets, part)
             for target in targets:
-                _seal(target, part, run.source)
+                _seal(run, target, part, plan.limits(None))
         books = [target.books for target in targets]
         return PartReport(
             run.source,
@@ -225,7 +233,7 @@ def _expect(run: Run[Any], plan: JointPlan, targets: Sequence[OpenTarget], part:
     """Notes the work of the part, which is less than the plan."""
     nbytes = [0] * len(run.targets)
     counts = [0] * len(run.targets)
-    runs = numbered(run, targets)
+    runs = targets_by_number(run, targets)
     for number, tensor, unit in units_of_part(plan.total, [plan.reader], runs, part):
         nbytes[number] += plan.total.plans[number].tensors[tensor].unit_bytes(unit)
         counts[number] += 1
@@ -235,10 +243,13 @@ def _expect(run: Run[Any], plan: JointPlan, targets: Sequence[OpenTarget], part:
         run.progress.expect(number, nbytes[number], counts[number])
 
 
-def _seal(target: OpenTarget, part: Part, source: str) -> None:
+def _seal(run: Run[Any], target: OpenTarget, part: Part, limits: Limits) -> None:
     """Makes the work of a part durable, and records that it is done; SourceChangedError where its source changed."""
-    if source_state(locate(source)) != target.planned.key.files:
+    sealed: dict[str, Any] = {"sealed": str(part)}
+    if target.planned.target.check == "readback":
+        sealed["read_back"] = read_back_part(target, limits, run.progress.listener)
+    if source_state(locate(run.source)) != target.planned.key.files:
         raise SourceChangedError(
-            f"the source {source!r} changed while it was read; what this part did was discarded; run again when nothing writes to it"
+            f"the source {run.source!r} changed while it was read; what this part did was discarded; run again when nothing writes to it"
         )
-    seal_part(target.planned.place, part, target.transaction, json.dumps({"sealed": str(part)}))
+    seal_part(target.planned.place, part, target.transaction, json.dumps(sealed))

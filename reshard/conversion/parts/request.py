@@ -28,7 +28,7 @@ from reshard.engine.progress import Progress
 from reshard.errors import MissingError, PlanError, ReshardError, ResumeError
 from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.storage.location import Location
-from reshard.storage.parts import claim_request, parts_request, refuse_replacing
+from reshard.storage.parts import claim_request, parts_request
 from reshard.version import __version__
 
 FORMAT = "reshard.parts"
@@ -92,11 +92,9 @@ def request_of(
     return PartsRequest(*made, run.chosen.unlisted)
 
 
-def claim(ours: PartsRequest, planned: Sequence[TargetPlan]) -> None:
+def claim_parts(ours: PartsRequest, planned: Sequence[TargetPlan]) -> None:
     """Records a request beside each target; ResumeError where parts of another conversion are recorded there."""
     for each in planned:
-        if each.target.overwrite:
-            refuse_replacing(str(each.place))
         recorded = claim_request(each.place, ours.render(), each.target.state)
         refuse_other(parse_request(recorded, str(each.place)), ours, str(each.place))
 

@@ -332,11 +332,16 @@ def lock_in_bucket(
 
 
 def lock_part_in_bucket(
-    target: Location, name: str, *, unsafe: bool = False, state: str | None = None
+    target: Location,
+    name: str,
+    *,
+    unsafe: bool = False,
+    state: str | None = None,
+    is_staged: bool = False,
 ) -> AbstractContextManager[ObjectTransaction]:
-    """The transaction of a part; no other process can have it in the block."""
+    """The transaction of a part; no other process can have it in the block. ``is_staged``: the target is to be overwritten."""
     folder = state_folder(target, state) / "parts" / name
-    return _locked(PartTransaction, target, folder, unsafe=unsafe)
+    return _locked(StagedPart if is_staged else PartTransaction, target, folder, unsafe=unsafe)
 
 
 @contextmanager
@@ -387,3 +392,23 @@ class PartTransaction(ObjectTransaction):
         )
         with suppress(StorageError):  # another part may be putting it
             objects.put(self._store, f"{self._target.path}/{UNFINISHED_MARK}", text.encode())
+
+
+class StagedPart(PartTransaction):
+    """A held part of a conversion that overwrites its target: its objects wait in the folder of all parts, and the commit copies them."""
+
+    @property
+    def root(self) -> Location:
+        return self._state.parent / STAGED_OBJECTS
+
+    def _open(self) -> None:
+        self.check()  # and no mark: the old target stays whole
+
+
+STAGED_OBJECTS = "objects"
+"""The folder of the objects of all staged parts."""
+
+
+def remove_staged(parts: Location) -> None:
+    """Removes the objects of staged parts below the folder of all parts."""
+    objects.delete_folder(bucket_of(parts), (parts / STAGED_OBJECTS).path)

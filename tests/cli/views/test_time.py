@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from reshard import TimePlan, TimeReport
-from reshard.cli.views.report import planned_time, report_view, time_report
+from reshard import TimePlan
+from reshard.cli.views.report import planned_time
 from tests.cli.show import lines, show
-from tests.cli.specimens import report, tensor_report
 
 PLAN = TimePlan(16, 8, 12.5e9, 42.0, 20.0, 3.0)
 
@@ -30,14 +29,6 @@ def test_a_plan_tells_what_it_does_not_count() -> None:
     assert found[1] == "not counted: the speed of the file system"
 
 
-def test_a_report_compares_the_time() -> None:
-    found = replace(report(tensor_report("a")), time=TimeReport(PLAN, 50.2))
-    assert "time: 50 s; planned 42 s on 16 hosts × 8 cores, expected bottleneck: cores" in lines(
-        report_view(found, False)
-    )
-    assert lines(time_report(None)) == []
-
-
 def test_they_fit_80_columns() -> None:
-    views = [*planned_time(TimePlan(1000, 16, None, 4000.0)), *time_report(TimeReport(PLAN, 1))]
+    views = planned_time(TimePlan(1000, 16, None, 4000.0))
     assert max(map(len, show(views, 80).splitlines())) <= 80

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import reshard
-from reshard.errors import PlanError, ResumeError, StorageError
+from reshard.errors import ResumeError, StorageError
 from tests.public.parts.in_parts import LAYOUT, LIMITS, convert_part
 
 
@@ -55,9 +55,32 @@ def objects_below(bucket: Any, prefix: str) -> dict[str, bytes]:
     }
 
 
-def test_parts_in_a_bucket_do_not_overwrite(trained: Path, s3_bucket: Any) -> None:
-    with pytest.raises(PlanError, match=r"parts do not overwrite the target .* in a bucket"):
-        convert_part(trained, f"{s3_bucket.url}/t", "1/2", overwrite=True)
+@pytest.mark.parametrize("kind", ["s3_bucket", "gcs_bucket"])
+@pytest.mark.parametrize("options", [{}, {"to": "safetensors", "file_bytes": "2MB"}], ids=str)
+def test_the_commit_overwrites(
+    kind: str, options: dict[str, Any], trained: Path, request: pytest.FixtureRequest
+) -> None:
+    bucket = request.getfixturevalue(kind)
+    target, whole = f"{bucket.url}/t", f"{bucket.url}/whole"
+    reshard.convert(trained, target, select=["kernel"], **LIMITS)
+    old = objects_below(bucket, "t/")
+    for number in (1, 2):
+        assert objects_below(bucket, "t/") == old
+        convert_part(trained, target, f"{number}/2", overwrite=True, check="readback", **options)
+    report = reshard.commit(target)
+    assert {tensor.proof for tensor in report.tensors} == {"proved"}
+    reshard.convert(trained, whole, layout=LAYOUT, **LIMITS, **options)
+    assert objects_below(bucket, "t/") == objects_below(bucket, "whole/")
+    assert [name for name in objects_below(bucket, "") if "reshard" in name] == []
+
+
+def test_clean_removes_staged_parts_and_keeps_the_old_target(trained: Path, s3_bucket: Any) -> None:
+    reshard.convert(trained, f"{s3_bucket.url}/t", select=["kernel"], **LIMITS)
+    old = objects_below(s3_bucket, "")
+    convert_part(trained, f"{s3_bucket.url}/t", "1/2", overwrite=True)
+    assert objects_below(s3_bucket, "") != old
+    reshard.clean(f"{s3_bucket.url}/t")
+    assert objects_below(s3_bucket, "") == old
 
 
 def test_clean_removes_parts_in_a_bucket(trained: Path, s3_bucket: Any) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +11,6 @@ import pytest
 import reshard
 from reshard.storage.local import syncing
 from reshard.storage.local.syncing import WRITEBACK_BYTES, Writeback
-from tests.campaigns import singly
 
 LAYOUT = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "w", "axes": [None, "x"]}]}
 
@@ -133,23 +129,14 @@ def large_files(folder: Path) -> list[str]:
     return sorted(path.name for path in files if path.stat().st_size >= WRITEBACK_BYTES)
 
 
-@pytest.mark.parametrize(
-    ("in_processes", "compression"), singly([True, False], ["none", "zstd:1", "keep"])
-)
+@pytest.mark.parametrize("compression", ["none", "zstd:1", "keep"])
 def test_writeback_starts_once_for_every_large_chunk_of_a_conversion(
-    tmp_path: Path,
-    asked: list[str],
-    compression: str,
-    in_processes: bool,
+    tmp_path: Path, asked: list[str], compression: str
 ) -> None:
     layout = None if compression == "keep" else LAYOUT
     source, target = saved(tmp_path), tmp_path / "out"
     asked.clear()
-    with ExitStack() as stack:
-        executor = None
-        if in_processes:
-            executor = stack.enter_context(ProcessPoolExecutor(2, get_context("spawn")))
-        reshard.convert(source, target, layout=layout, compression=compression, executor=executor)
+    reshard.convert(source, target, layout=layout, compression=compression)
     assert asked and sorted(asked) == large_files(target)
 
 
