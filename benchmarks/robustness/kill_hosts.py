@@ -1,8 +1,9 @@
 """Kills workers, nodes and coordinators of a Ray cluster at random moments: ``python -m benchmarks.robustness.kill_hosts --runs 20``.
 
 Each run converts a checkpoint on three local nodes, to a folder or to a bucket of the tests' S3. A worker, a node or the
-coordinator gets SIGKILL, or a node SIGSTOP until the target is published; then the command is run again where it failed. The
-bytes must be those of one host, and no process, file, object or lock may be left. Prints a line for each run.
+coordinator gets SIGKILL, or a node SIGSTOP until the command ends; then the command is run again where it failed: a node that is
+frozen on this machine keeps the lock of its part. The bytes must be those of one host, and no process, file, object or lock may be left.
+Prints a line for each run.
 """
 
 from __future__ import annotations
@@ -23,22 +24,23 @@ import numpy as np
 
 import reshard
 from tests.emulators.buckets import fake_s3, lend
-from tests.executors.cluster import NODE, actors, processes_of, ray_cluster, send, until
+from tests.executors.cluster import NODE, processes_of, ray_cluster, send, until, workers
 from tests.executors.trees import LAYOUT
 
 VICTIMS = ("worker", "node", "coordinator", "frozen")
 
+PARTS = 24
+"""So many that some are still to do whenever something dies."""
+
 _PROGRAM = """
 import sys, json, os, reshard
-from reshard.engine import task_stream
 from reshard.executors.ray import RayExecutor
-source, target, address, layout = sys.argv[1:]
-task_stream.BATCH_BYTES = 2 << 20
+source, target, address, layout, parts = sys.argv[1:]
 names = ("RESHARD_BUCKETS", "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ALLOW_HTTP")
 environment = {name: os.environ[name] for name in names if name in os.environ}
 with RayExecutor(address, environment=environment) as executor:
     print("begin", flush=True)
-    reshard.convert(source, target, layout=json.loads(layout), executor=executor, max_memory="256MiB", workers=2)
+    reshard.convert(source, target, layout=json.loads(layout), executor=executor, parts=int(parts), max_memory="256MiB", workers=2)
 """
 
 
@@ -78,7 +80,7 @@ def _trial(rng: random.Random, victim: str, source: Path, target: str, cluster: 
     time.sleep(rng.uniform(0.0, 2.5))
     frozen = processes_of(node) if victim == "frozen" else []
     if victim == "worker":
-        send(actors()[:1], signal.SIGKILL)
+        send(workers(cluster)[:1], signal.SIGKILL)
     elif victim == "node":
         cluster.remove_node(node, allow_graceful=False)
     elif victim == "coordinator":
@@ -86,25 +88,25 @@ def _trial(rng: random.Random, victim: str, source: Path, target: str, cluster: 
     send(frozen, signal.SIGSTOP)
     error = run.communicate(timeout=180)[1]
     said = "went on" if run.returncode == 0 else f"ended with {run.returncode}, and resumed"
-    if run.returncode > 0:
-        raise SystemExit(error)
-    if run.returncode < 0:
-        again = _started(source, target, cluster)
-        if again.wait(timeout=180) != 0:
-            raise SystemExit(again.communicate()[1])
     send(frozen, signal.SIGCONT)
     if victim == "frozen":
         time.sleep(3)
+    if run.returncode > 0 and victim != "frozen":
+        raise SystemExit(error)
+    if run.returncode != 0:
+        again = _started(source, target, cluster)
+        if again.wait(timeout=180) != 0:
+            raise SystemExit(again.communicate()[1])
     if victim != "node":
         cluster.remove_node(node, allow_graceful=False)
-    until(lambda: not actors())
+    until(lambda: not workers(cluster))
     return said
 
 
 def _started(source: Path, target: str, cluster: Any) -> subprocess.Popen[str]:
     import json
 
-    words = [str(source), target, cluster.address, json.dumps(LAYOUT)]
+    words = [str(source), target, cluster.address, json.dumps(LAYOUT), str(PARTS)]
     run = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, *words],
         stdout=subprocess.PIPE,

@@ -6,7 +6,10 @@ import inspect
 from typing import get_args
 
 import pytest
-from reshard_server.schemas.conversion import DeltaForm, OneDelta
+from reshard_server.schemas.conversion import (
+    DeltaForm,
+    OneDelta,
+)
 
 import reshard
 from reshard.cli.app import run

@@ -60,20 +60,21 @@ def test_after_a_run_that_was_stopped(saved: Path, tmp_path: Path) -> None:
     assert_holds((tmp_path / "t" / FILE).read_bytes())
 
 
-def test_by_an_executor(saved: Path, tmp_path: Path) -> None:
+def test_by_parts(saved: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as executor:
-        reshard.convert(saved, tmp_path / "t", to="archive", executor=executor, parts=1)
+        reshard.convert(saved, tmp_path / "t", to="archive", executor=executor, parts=2)
     assert_holds((tmp_path / "t" / FILE).read_bytes())
 
 
 @pytest.mark.parametrize("lent", ["gcs_bucket", "s3_bucket"])
-@pytest.mark.parametrize("parts", [None, 1])
+@pytest.mark.parametrize("in_parts", [False, True], ids=["here", "parts"])
 def test_uploaded_in_order(
-    saved: Path, tmp_path: Path, lent: str, parts: int | None, request: pytest.FixtureRequest
+    saved: Path, tmp_path: Path, lent: str, in_parts: bool, request: pytest.FixtureRequest
 ) -> None:
     bucket: Bucket = request.getfixturevalue(lent)
     url = f"{bucket.url}/t"
     with ThreadPoolExecutor(2) as executor:
+        parts = 2 if in_parts else None
         reshard.convert(saved, url, to="archive", executor=executor, parts=parts)
     data = bytes(bucket.store().get(f"t/{FILE}").bytes())
     assert_holds(data)

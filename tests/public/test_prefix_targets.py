@@ -45,16 +45,18 @@ def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     return files_of(prefix)
 
 
-@pytest.mark.parametrize("of", ["threads", "processes"])
+@pytest.mark.parametrize("of", ["threads", "processes", "parts"])
 def test_an_executor_makes_what_one_run_makes(
     of: str, source: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     made: dict[str, Executor] = {
         "threads": ThreadPoolExecutor(2),
         "processes": ProcessPoolExecutor(2, get_context("spawn")),
+        "parts": ThreadPoolExecutor(2),
     }
+    parts = 3 if of == "parts" else None
     with made[of] as executor:
-        reshard.convert(source, tmp_path / "ckpt-1", executor=executor, parts=2, **OPTIONS)
+        reshard.convert(source, tmp_path / "ckpt-1", executor=executor, parts=parts, **OPTIONS)
     assert files_of(tmp_path / "ckpt-1") == whole
     assert names_in(tmp_path) == {"ckpt-1", "checkpoint"}
 

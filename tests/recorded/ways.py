@@ -309,12 +309,13 @@ def several(source: str, targets: Mapping[str, Mapping[str, Any]], after: int | 
 
 
 def in_processes(source: str, target: str, **options: Any) -> Use:
-    """By an executor of two processes."""
+    """In two parts, by an executor of two processes."""
 
     def carried_out(world: World) -> Recorded:
         src, dst = world.source(source), world.target(target)
         with ProcessPoolExecutor(2, get_context("spawn")) as executor:
-            report = reshard.convert(src, dst, executor=executor, **{**LIMITS, **options})
+            how = {**LIMITS, **options}
+            report = reshard.convert(src, dst, executor=executor, parts=2, **how)
         return {"report": world.said(report), "files": world.files(dst)}
 
     return carried_out

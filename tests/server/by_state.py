@@ -8,7 +8,10 @@ import sqlalchemy as sa
 from reshard_server.db.conversions.rows import conversion_of
 from reshard_server.db.documents import readable
 from reshard_server.db.tables import CONVERSIONS
-from reshard_server.schemas.conversion import Conversion, State
+from reshard_server.schemas.conversion import (
+    Conversion,
+    State,
+)
 
 
 def of_states(db: sa.Engine, states: Collection[State]) -> list[Conversion]:

@@ -15,7 +15,10 @@ from reshard.answers.record import record_from
 from reshard.errors import ReshardError
 from reshard_server.client.transport import ServiceError, Transport, UnreachableError, error_of
 from reshard_server.schemas.base import Problem
-from reshard_server.schemas.conversion import Conversion, ProgressState
+from reshard_server.schemas.conversion import (
+    Conversion,
+    ProgressState,
+)
 from reshard_server.schemas.delivery import Delivery, DeliveryList
 
 URL = "/v1/conversions"

@@ -26,7 +26,10 @@ from reshard_server.db.clock import clock_of
 from reshard_server.db.connections import notify
 from reshard_server.db.conversions.rows import moment
 from reshard_server.db.tables import CONVERSIONS, DELIVERIES
-from reshard_server.schemas.conversion import result_url, short_reports
+from reshard_server.schemas.conversion import (
+    result_url,
+    short_reports,
+)
 from reshard_server.schemas.delivery import Delivery, DeliveryState
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 3600.0

@@ -21,7 +21,10 @@ from reshard_server.db.conversions.parts import Split
 from reshard_server.errors.error_handlers import unavailable
 from reshard_server.errors.problems import NO_PROGRESS, RAN_TOO_LONG, Kind, ProblemError
 from reshard_server.host_clock import host_seconds
-from reshard_server.schemas.conversion import JobRequest, ProgressState
+from reshard_server.schemas.conversion import (
+    JobRequest,
+    ProgressState,
+)
 from reshard_server.settings import Settings
 from reshard_server.worker.child import LEASE_ENDED
 from reshard_server.worker.children import ChildProcess, Children, Message, how_ended

@@ -29,14 +29,16 @@ from reshard_server.schemas.base import Whole
 from reshard_server.schemas.conversion import (
     DECLARED,
     Conversion,
-    Labels,
     OneTarget,
     Pairs,
     Patterns,
     PlanRequest,
-    Seconds,
     TargetRequest,
     library_options,
+)
+from reshard_server.schemas.job_options import (
+    Labels,
+    Seconds,
 )
 
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")

@@ -13,7 +13,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from reshard_server.pages.rendering import percent_of
-from reshard_server.schemas.conversion import PartState, State
+from reshard_server.schemas.conversion import (
+    PartState,
+    State,
+)
 
 MOST_CELLS = 100
 """More parts than that are drawn as counts, except for those that run or failed; five rows of a wide window."""

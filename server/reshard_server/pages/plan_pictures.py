@@ -31,7 +31,11 @@ from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored.kinds import KINDS, content_then
 from reshard_server.jobs.check_request import for_field
 from reshard_server.resources import questions
-from reshard_server.schemas.conversion import Conversion, PlanRequest, TargetRequest
+from reshard_server.schemas.conversion import (
+    Conversion,
+    PlanRequest,
+    TargetRequest,
+)
 from reshard_server.services import Services
 
 MOST_DEVICES = 128

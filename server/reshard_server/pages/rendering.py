@@ -20,7 +20,11 @@ from starlette.responses import HTMLResponse, Response
 from reshard.answers.record import duration_text as known_duration
 from reshard.geometry.sizes import format_bytes
 from reshard_server.errors.problems import NOT_FOUND, ProblemError
-from reshard_server.schemas.conversion import DECLARED, Conversion, targets_of
+from reshard_server.schemas.conversion import (
+    DECLARED,
+    Conversion,
+    targets_of,
+)
 
 STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 """Static files and their media types."""

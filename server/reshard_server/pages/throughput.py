@@ -6,7 +6,11 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from reshard_server.schemas.conversion import Conversion, OverTime, PartState
+from reshard_server.schemas.conversion import (
+    Conversion,
+    OverTime,
+    PartState,
+)
 
 WIDTH, HEIGHT = 600, 100
 """Of the picture's own coordinates; it is drawn as wide as the page."""

@@ -14,7 +14,11 @@ from reshard_server.errors.problems import CONFLICT, NOT_FOUND, ProblemError
 from reshard_server.jobs.conversion_job import submit
 from reshard_server.observability.logs import ABOUT
 from reshard_server.resources.resource import Resource
-from reshard_server.schemas.conversion import Conversion, JobRequest, targets_of
+from reshard_server.schemas.conversion import (
+    Conversion,
+    JobRequest,
+    targets_of,
+)
 from reshard_server.schemas.delivery import Delivery
 from reshard_server.services import Services
 

@@ -34,11 +34,11 @@ from reshard_server.schemas.conversion import (
     JobRequest,
     OneDelta,
     OneTarget,
-    PartOptions,
     SeveralTargets,
     TargetRequest,
     targets_of,
 )
+from reshard_server.schemas.job_options import PartOptions
 from reshard_server.schemas.schedule import Clock, PublishedVersions, ScheduleBody
 from reshard_server.settings import Settings
 

@@ -27,9 +27,9 @@ from reshard_server.schemas.conversion import (
     Pairs,
     Pattern,
     Patterns,
-    Size,
     Sizes,
 )
+from reshard_server.schemas.job_options import Size
 
 
 class CheckpointQuery(Page):

@@ -21,11 +21,13 @@ from reshard_server.schemas.base import (
 )
 from reshard_server.schemas.conversion import (
     DeltaForm,
+    State,
+    TargetRequests,
+)
+from reshard_server.schemas.job_options import (
     Notify,
     PartOptions,
     Size,
-    State,
-    TargetRequests,
 )
 
 

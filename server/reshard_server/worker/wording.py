@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from reshard.storage.location import Location, locate
-from reshard_server.schemas.conversion import JobRequest, OneDelta, paths_of, targets_of
+from reshard_server.schemas.conversion import (
+    JobRequest,
+    OneDelta,
+    paths_of,
+    targets_of,
+)
 
 HIDDEN = "(a folder of the server)"
 """Replaces a folder that has no name for the client."""

@@ -17,8 +17,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import reshard
-import reshard.conversion.parts.commit  # loaded once, before the first fork
-import reshard.conversion.parts.part
+import reshard.conversion.parts.commit
+import reshard.conversion.parts.part  # loaded once, before the first fork
 from reshard.engine import task_stream
 
 AT_ONCE = 3

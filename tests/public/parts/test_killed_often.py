@@ -18,7 +18,7 @@ from tests.public.parts.in_parts import LAYOUT, LIMITS, files_of, names_in
     ("parts", "pause_s", "rows", "kind"),
     [
         (12, 0.1, 64, None),
-        *campaign((200, 2.0, 256, None), (200, 0.2, 64, None), (24, 0.3, 64, "s3_bucket")),
+        *campaign((200, 2.0, 256, None), (200, 0.2, 64, None), (12, 2.0, 64, "s3_bucket")),
     ],
 )
 def test_what_is_killed_again_and_again_ends_once(

@@ -332,13 +332,13 @@ import os, signal, sys, reshard
 from concurrent.futures import ThreadPoolExecutor
 from reshard.conversion.parts import commit
 from tests.public.parts.in_parts import LAYOUT, LIMITS
-commit.RESULTS_AT_ONCE, left, take = 1, [5], commit.take_files
+commit.RESULTS_AT_ONCE, left, take = 1, [5], commit.move_files_of_part
 def killing(*words):
     left[0] -= 1
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
     take(*words)
-commit.take_files = killing
+commit.move_files_of_part = killing
 with ThreadPoolExecutor(3) as executor:
     reshard.convert(sys.argv[1], sys.argv[2], layout=LAYOUT, **LIMITS, executor=executor, parts=4)
 """

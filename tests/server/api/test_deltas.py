@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 from reshard_server.db.documents import UnreadableError, read, recorded
-from reshard_server.schemas.conversion import ConversionRequest, OneDelta
+from reshard_server.schemas.conversion import (
+    ConversionRequest,
+    OneDelta,
+)
 
 from tests.server.served import Served
 

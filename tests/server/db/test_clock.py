@@ -13,7 +13,10 @@ from reshard_server.db.conversions import conversions
 from reshard_server.db.database import open_database
 from reshard_server.db.stored import versions
 from reshard_server.db.stored.kinds import LAYOUT, content_then
-from reshard_server.schemas.conversion import OneTarget, SeveralTargets
+from reshard_server.schemas.conversion import (
+    OneTarget,
+    SeveralTargets,
+)
 from reshard_server.settings import Settings
 
 from tests.server.by_state import of_states

@@ -14,7 +14,10 @@ import sqlalchemy as sa
 from reshard_server.db.conversions import conversions
 from reshard_server.db.database import open_database
 from reshard_server.db.tables import CONVERSIONS, ENDED_TOTALS
-from reshard_server.schemas.conversion import Conversion, OneTarget
+from reshard_server.schemas.conversion import (
+    Conversion,
+    OneTarget,
+)
 from reshard_server.settings import Settings
 
 import reshard

@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 from reshard_server.db.conversions import conversions
 from reshard_server.jobs.attempt import TimeLimits
-from reshard_server.schemas.conversion import Conversion, OneTarget, ProgressState
+from reshard_server.schemas.conversion import (
+    Conversion,
+    OneTarget,
+    ProgressState,
+)
 from reshard_server.settings import Settings
 from reshard_server.worker import children
 from reshard_server.worker.children import ChildProcess

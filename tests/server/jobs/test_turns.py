@@ -13,7 +13,10 @@ from reshard_server.db.conversions.claims import Claim
 from reshard_server.db.conversions.conversions import New
 from reshard_server.db.database import open_database
 from reshard_server.db.tables import CONVERSIONS, EXECUTORS
-from reshard_server.schemas.conversion import OneTarget, ProgressState
+from reshard_server.schemas.conversion import (
+    OneTarget,
+    ProgressState,
+)
 from reshard_server.settings import Settings
 
 from tests.server.threads import run_together

@@ -9,7 +9,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from reshard_server.schemas.conversion import OneTarget, SeveralTargets, TargetRequest
+from reshard_server.schemas.conversion import (
+    OneTarget,
+    SeveralTargets,
+    TargetRequest,
+)
 from reshard_server.worker.convert import ProgressThrottle
 from reshard_server.worker.wording import HIDDEN, RootNames, Wording
 

@@ -15,7 +15,10 @@ from typing import Any
 import sqlalchemy as sa
 from reshard_server.db.conversions import conversions
 from reshard_server.db.database import open_database
-from reshard_server.schemas.conversion import Conversion, OneTarget
+from reshard_server.schemas.conversion import (
+    Conversion,
+    OneTarget,
+)
 from reshard_server.settings import Settings
 
 import reshard

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from reshard_server.db.conversions import claims, conversions
 from reshard_server.pages.conversion_pages import MOST_TENSORS, PAGE_SIZE
-from reshard_server.schemas.conversion import OneTarget, SeveralTargets
+from reshard_server.schemas.conversion import (
+    OneTarget,
+    SeveralTargets,
+)
 
 from tests.server.claimed import begun
 from tests.server.pages.browser import Browser, at_once

@@ -19,7 +19,12 @@ from reshard_server.db.database import open_database
 from reshard_server.db.tables import CONVERSIONS
 from reshard_server.pages.part_strips import MOST_CELLS, MOST_HOSTS, WAITING, rows_of
 from reshard_server.pages.throughput import throughput_of
-from reshard_server.schemas.conversion import Conversion, OneTarget, OverTime, PartState
+from reshard_server.schemas.conversion import (
+    Conversion,
+    OneTarget,
+    OverTime,
+    PartState,
+)
 from reshard_server.settings import Settings
 from reshard_server.worker.moved_over_time import MOST_INTERVALS, MovedOverTime
 

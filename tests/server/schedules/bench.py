@@ -20,7 +20,10 @@ from reshard_server.schedules.check_schedule import check_schedule, first_look
 from reshard_server.schedules.clean_up import recover, settle
 from reshard_server.schedules.loop import due, look
 from reshard_server.schedules.scheduling import Scheduling
-from reshard_server.schemas.conversion import Conversion, targets_of
+from reshard_server.schemas.conversion import (
+    Conversion,
+    targets_of,
+)
 from reshard_server.schemas.schedule import ScheduleBody, ScheduleRun
 from reshard_server.settings import Settings
 

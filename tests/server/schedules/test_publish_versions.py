@@ -12,7 +12,10 @@ import pytest
 from reshard_server.db.conversions import conversions
 from reshard_server.errors.problems import ProblemError
 from reshard_server.schedules.loop import run_now
-from reshard_server.schemas.conversion import OneDelta, OneTarget
+from reshard_server.schemas.conversion import (
+    OneDelta,
+    OneTarget,
+)
 
 import reshard
 from tests.server.schedules.bench import Bench

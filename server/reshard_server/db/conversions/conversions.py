@@ -38,7 +38,12 @@ from reshard_server.db.deliveries import announce
 from reshard_server.db.documents import bytes_of, fitting, page_key, page_token, readable, recorded
 from reshard_server.db.stored.kinds import pin_stored
 from reshard_server.db.tables import CONVERSION_LABELS, CONVERSION_NEEDS, CONVERSIONS
-from reshard_server.schemas.conversion import Conversion, ConversionPage, JobRequest, State
+from reshard_server.schemas.conversion import (
+    Conversion,
+    ConversionPage,
+    JobRequest,
+    State,
+)
 
 _C = CONVERSIONS.c
 _OF_ATTEMPTS = ("progress", "result", "read_bytes", "error", "started_at", "ended_at")

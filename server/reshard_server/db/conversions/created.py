@@ -22,7 +22,10 @@ from reshard_server.db.conversions.conversions import New, count_queued, get_man
 from reshard_server.db.documents import canonical_text
 from reshard_server.db.tables import IDEMPOTENCY
 from reshard_server.errors.problems import KEY_REUSED, TOO_MANY, ProblemError
-from reshard_server.schemas.conversion import Conversion, JobRequest
+from reshard_server.schemas.conversion import (
+    Conversion,
+    JobRequest,
+)
 
 KEPT_SECONDS = 7 * 24 * 3600
 """Seconds that a key is remembered."""

@@ -13,7 +13,11 @@ import sqlalchemy as sa
 
 from reshard_server.db.conversions.rows import moment
 from reshard_server.db.tables import CONVERSIONS
-from reshard_server.schemas.conversion import Conversion, PartState, ProgressState
+from reshard_server.schemas.conversion import (
+    Conversion,
+    PartState,
+    ProgressState,
+)
 
 _C = CONVERSIONS.c
 

@@ -13,7 +13,10 @@ from reshard_server.db.conversions import created as together
 from reshard_server.db.conversions.conversions import Filters
 from reshard_server.db.conversions.created import BatchRecorder, Made, Submission
 from reshard_server.errors.problems import ProblemError
-from reshard_server.schemas.conversion import Conversion, OneTarget
+from reshard_server.schemas.conversion import (
+    Conversion,
+    OneTarget,
+)
 
 
 @pytest.fixture

@@ -19,7 +19,11 @@ from reshard_server.db.conversions.rows import totals
 from reshard_server.db.conversions.workload import workload
 from reshard_server.db.documents import UnreadableError
 from reshard_server.db.tables import CONVERSION_NEEDS, CONVERSIONS
-from reshard_server.schemas.conversion import Conversion, OneTarget, ProgressState
+from reshard_server.schemas.conversion import (
+    Conversion,
+    OneTarget,
+    ProgressState,
+)
 
 from tests.server.threads import run_together
 
