@@ -48,7 +48,7 @@ def serve(settings: Settings) -> None:
 
 
 def prepare(settings: Settings) -> None:
-    """What a process does before it takes work: checks the roots, and sets up the log and the buckets of its children.
+    """Checks the roots, and sets up the log and the buckets of children, before a process takes work.
 
     Raises ReshardError for roots that cannot be used.
     """

@@ -138,7 +138,7 @@ def test_an_error_names_its_part_its_host_and_its_tensor(
 
 
 class StoppedError(Exception):
-    """What a caller's own code raises."""
+    """An error of a caller's own code."""
 
 
 def test_a_run_that_is_stopped_waits_for_its_parts(

@@ -196,7 +196,7 @@ def test_a_coordinator_that_is_killed_is_resumed(
 
 
 class StoppedError(Exception):
-    """What a caller's own code raises."""
+    """An error of a caller's own code."""
 
 
 def test_after_an_end_nothing_goes_on(

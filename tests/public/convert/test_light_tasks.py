@@ -1,4 +1,4 @@
-"""What a run gives to the workers of an executor of threads: little, however many tensors there are."""
+"""The work that a run gives to an executor of threads: little, however many tensors there are."""
 
 from __future__ import annotations
 

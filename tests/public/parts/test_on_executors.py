@@ -258,7 +258,7 @@ def changes_below(folder: Path) -> dict[str, int]:
 
 
 class StoppedError(Exception):
-    """What a caller's own code raises."""
+    """An error of a caller's own code."""
 
 
 @pytest.mark.parametrize("error", [StoppedError, KeyboardInterrupt])

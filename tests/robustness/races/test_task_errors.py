@@ -98,7 +98,7 @@ def test_a_defect_of_the_program_names_the_tensor_in_a_note(source, tmp_path, mo
 
 
 class CallbackError(Exception):
-    """What a caller's own code raises."""
+    """An error of a caller's own code."""
 
 
 @pytest.mark.parametrize("error", [CallbackError, KeyboardInterrupt])

@@ -23,7 +23,7 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What waits and runs now.
+    """The work that waits and runs now.
 
     Attributes:
         waiting: conversions, parts and commits that wait for a place on a host.
