@@ -42,7 +42,7 @@ PUBLIC_MODULES = (
     "reshard.formats.known_formats",
     "reshard.answers.record", "reshard.arguments", "reshard.conversion.declared_options", "reshard.conversion.options",
     "reshard.conversion.plan", "reshard.deltas.declared_options", "reshard.deltas.versions", "reshard.errors",
-    "reshard.formats.delta.index_values", "reshard.formats.names", "reshard.formats.registry",
+    "reshard.executors.ray", "reshard.formats.delta.index_values", "reshard.formats.names", "reshard.formats.registry",
     "reshard.formats.safetensors.slices", "reshard.formats.steps", "reshard.formats.tensorflow.files", "reshard.geometry.dtypes",
     "reshard.geometry.sizes", "reshard.identity.envelope", "reshard.identity.identity_file", "reshard.identity.leaf_tree",
     "reshard.identity.slice_proof", "reshard.inspection.checkpoint_info", "reshard.layout.bridges.from_keras", "reshard.layout.changes",

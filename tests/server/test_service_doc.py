@@ -261,9 +261,12 @@ def test_bodies_and_settings_of_the_page_are_taken(
     (toml,) = code_of(SETTINGS, "toml")
     (tmp_path / "server.toml").write_text(toml)
     assert load_settings({}, tmp_path / "server.toml").max_memory == 512 << 20
-    (toml,) = code_of(HOSTS, "toml")
-    (tmp_path / "server.toml").write_text(toml)
+    host, cluster = code_of(HOSTS, "toml")
+    (tmp_path / "server.toml").write_text(host)
     assert load_settings({}, tmp_path / "server.toml").labels == {"disk": "nvme", "zone": "a"}
+    (tmp_path / "server.toml").write_text(cluster)
+    engines = load_settings({}, tmp_path / "server.toml").engines
+    assert engines is not None and engines.ray is not None
     (variables,) = (text for text in code_of(SETTINGS, "sh") if "export RESHARD_ROOTS" in text)
     for name, value in re.findall(
         r"^export (\w+)='?([^'#\n]*?)'?\s*(?:#.*)?$", variables, re.MULTILINE
@@ -313,7 +316,7 @@ def test_the_metrics_are_those_of_a_server(server: Live) -> None:
             if s.name.startswith(name)
             for k in s.labels
         }
-        shown = ",".join(k for k in ("method", "route", "status", "state") if k in labels)
+        shown = ",".join(k for k in ("method", "route", "status", "state", "host") if k in labels)
         assert f"| `{name}{{{shown}}}` | {kind} |" in METRICS or (
             not shown and f"| `{name}` | {kind} |" in METRICS
         )
