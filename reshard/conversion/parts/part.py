@@ -117,9 +117,8 @@ def do_recorded_part(
         raise PlanError(
             f"part is {part}, but the conversion to {target!r} has {request.parts} parts; give {min(part.number, request.parts)}/{request.parts}"
         )
-    StopMark(
-        place, state
-    ).check()  # before the plan, against many parts that begin one by one though all were asked to end
+    # Before the plan, against many parts that begin one by one though all were asked to end.
+    StopMark(place, state).check()
     run, options = request.run(progress), [one.options for one in request.targets]
     until = time.monotonic() + patience_s
     while True:

@@ -79,9 +79,8 @@ class PartsWatch:
 
     def _read(self) -> None:
         for number, (place, state) in enumerate(self._places):
-            with suppress(
-                StorageError
-            ):  # a part may be removing its journal; the run does not depend on it
+            # A part may be removing its journal, and the run does not depend on it.
+            with suppress(StorageError):
                 known = self._seen[number]
                 self._seen[number] = {j: known.get(j, _Seen()) for j in journals_of(place, state)}
                 for journal, seen in self._seen[number].items():
