@@ -1,8 +1,9 @@
 """The time of a conversion in parts on many hosts, beside the ideal: ``python -m benchmarks.hosts.simulate``.
 
 The plan and its parts are the real ones, of a checkpoint in a bucket that exists as metadata only. A host does ``--at-once`` parts at the
-same time, each with its share of the workers, and takes the next when one is done. A part starts, plans, and moves its units; at the end one
-process commits. No byte moves: a task takes a measured time. The ideal is that of the tasks alone, spread evenly over all workers.
+same time, each with its share of the workers, and takes the next when one is done. A worker starts once (Ray, Dask, a service), or with
+each part (``--programs``: Slurm, Kubernetes). A part plans, and moves its units; at the end one process commits. No byte moves: a task
+takes a measured time. The ideal is that of the tasks alone, spread evenly over all workers.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ BYTES_PER_S, SECONDS_PER_TASK, SPREAD = 593e6, 0.0035, 0.10
 """Decoded bytes that a worker moves in a second from zstd to raw chunks, the time of a task besides, and the standard deviation of the logarithm
 of its times (measured: medians of five runs on two cores of a virtual machine)."""
 
-START_S, COMMIT_S_PER_UNIT = 0.55, 0.0005
-"""A part besides its plan and its tasks (measured: processor time of ``convert --part 1/1000`` of 0.7 GB, of which imports take 0.45 s); a commit for
-each unit (measured: 0.54 ms of processor time a tensor of one chunk on a disk, from 500 to 2,500 of them)."""
+START_S = 0.55
+"""A program besides its plan and its tasks (measured: processor time of ``convert --part 1/1000`` of 0.7 GB, of which imports take 0.45 s)."""
+
+COMMIT_S_PER_TENSOR, COMMIT_S_PER_CHUNK = 0.00035, 0.0001
+"""The commit besides its start (measured: processor time for 5,000 tensors of one chunk, and for 16 of 512 chunks, on a disk)."""
 
 CHANCE, SLOWNESS, RUNS = 0.01, 5.0, 20
 """The share of parts that fail somewhere, and of those that are slow; runs with other chances, of which the mean is shown."""
@@ -77,6 +80,9 @@ class Work:
         files = target.checkpoint.form.plan(target.checkpoint)
         output = TargetOutput(files, {}, str(TARGET))
         self.target = TargetRun(output, Books(self.plan.plans[0], output))
+        chunks = sum(tensor.target.spec.storage.count for tensor in self.plan.plans[0].tensors)
+        self.commit_s = COMMIT_S_PER_TENSOR * len(self.plan.plans[0].tensors)
+        self.commit_s += COMMIT_S_PER_CHUNK * chunks
         self.plan_s = time.process_time() - began
 
 
@@ -118,10 +124,18 @@ def seconds(price: Price, chance: random.Random) -> float:
 
 
 def carried_out(
-    took: Sequence[float], start_s: float, at_once: int, trouble: Trouble, chance: random.Random
+    took: Sequence[float],
+    starts_s: tuple[float, float],
+    at_once: int,
+    trouble: Trouble,
+    chance: random.Random,
 ) -> float:
-    """Seconds until all parts are done, ``at_once`` of them at the same time. A part that fails is taken again after the others."""
-    left, free_at = deque(took), [0.0] * at_once
+    """Seconds until all parts are done, ``at_once`` of them at the same time. A part that fails is taken again after the others.
+
+    ``starts_s``: of a worker, and of each part.
+    """
+    begin_s, start_s = starts_s
+    left, free_at = deque(took), [begin_s] * at_once
     while left:
         took_s = left.popleft()
         done = chance.random() if chance.random() < trouble.failures else 1.0
@@ -132,19 +146,24 @@ def carried_out(
     return max(free_at)
 
 
-def row(work: Work, hosts: int, a_host: int, at_once: int) -> dict[str, float]:
+def row(work: Work, hosts: int, a_host: int, at_once: int, *, programs: bool) -> dict[str, float]:
     """A row of the table; the times of all troubles, with the commit, as multiples of the ideal."""
     chance = random.Random(hosts)  # noqa: S311 - the spread of simulated times
     parts = Parts(work, hosts * a_host, WORKERS // at_once, chance)
-    ideal_s, start_s = parts.all_s / hosts / WORKERS, START_S + work.plan_s + parts.cut_s
-    commit_s = start_s + COMMIT_S_PER_UNIT * work.plan.tasks
+    ideal_s, own_s = parts.all_s / hosts / WORKERS, work.plan_s + parts.cut_s
+    starts_s = (0.0, START_S + own_s) if programs else (START_S, own_s)
+    commit_s = sum(starts_s) + work.commit_s
     found = {"hosts": hosts, "parts a host": a_host, "ideal s": ideal_s}
     for name, trouble in TROUBLES.items():
-        given = (parts.took, start_s, hosts * at_once, trouble, chance)
+        given = (parts.took, starts_s, hosts * at_once, trouble, chance)
         moved_s = statistics.mean(carried_out(*given) for _ in range(RUNS))
         found[name] = (moved_s + commit_s) / ideal_s
     found["largest / mean part"] = max(parts.took) / statistics.mean(parts.took)
-    return found | {"read twice GB": parts.twice / 1e9, "start s": start_s, "commit s": commit_s}
+    return found | {
+        "read twice GB": parts.twice / 1e9,
+        "start s": starts_s[1],
+        "commit s": commit_s,
+    }
 
 
 def main() -> None:
@@ -153,11 +172,12 @@ def main() -> None:
     parser.add_argument("--hosts", default="16,128,1024")
     parser.add_argument("--parts", default="4,6,8", help="of each host")
     parser.add_argument("--at-once", type=int, default=1, help="of these at the same time")
+    parser.add_argument("--programs", action="store_true", help="each part is a program of its own")
     asked, rows = parser.parse_args(), list[dict[str, float]]()
     for name, source in SOURCES.items():
         work = Work(*source)
         for hosts, a_host in product(*(map(int, n.split(",")) for n in (asked.hosts, asked.parts))):
-            rows.append(row(work, hosts, a_host, asked.at_once))
+            rows.append(row(work, hosts, a_host, asked.at_once, programs=asked.programs))
             if len(rows) == 1:
                 print(f"| source | {' | '.join(rows[0])} |\n|---|{'---:|' * len(rows[0])}")
             cells = (f"{n:,}" if isinstance(n, int) else f"{n:.2f}" for n in rows[-1].values())

@@ -47,7 +47,7 @@ def test_trouble_takes_time():
 
 
 def test_a_row_tells_multiples_of_the_ideal(work):
-    found = row(work, 4, 4, 1)
+    found = row(work, 4, 4, 1, programs=True)
     assert (found["hosts"], found["parts a host"]) == (4, 4)
     assert 1 < found["none"] <= found["fail, again"]
     assert found["none"] * found["ideal s"] > found["start s"] * 4 + found["commit s"]
