@@ -32,14 +32,14 @@ def test_every_task_is_of_one_part(work):
 
 
 def test_parts_are_taken_one_after_the_other():
-    assert carried_out([3.0, 1.0, 1.0, 1.0], 0.0, 2, NONE, random.Random(0)) == 3.0
-    assert carried_out([1.0] * 8, 0.5, 4, NONE, random.Random(0)) == 3.0
+    assert carried_out([3.0, 1.0, 1.0, 1.0], (0.0, 0.0), 2, NONE, random.Random(0)) == 3.0
+    assert carried_out([1.0] * 8, (1.0, 0.5), 4, NONE, random.Random(0)) == 4.0
 
 
 def test_trouble_takes_time():
     took, chance = [1.0] * 400, random.Random(0)
     none, resumed, again, slow = (
-        carried_out(took, 0.1, 40, trouble, chance)
+        carried_out(took, (0.0, 0.1), 40, trouble, chance)
         for trouble in (NONE, Trouble(0.2, resumes=True), Trouble(0.2), Trouble(slow=0.2))
     )
     assert none == pytest.approx(11.0)
