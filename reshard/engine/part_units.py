@@ -100,12 +100,12 @@ class PartUnits:
         self._targets = {n: target for n, target in enumerate(targets) if target is not None}
         outputs = {number: target.output for number, target in self._targets.items()}
         self._atoms = _Atoms.of(plan, outputs, count)
-        self._shares = Shares(self._atoms.costs, self._atoms.counts, count)
+        self._shares = Shares(self._atoms.costs, self._atoms.counts, count) if count > 1 else None
 
     def groups(self, part: Part) -> Iterator[list[tuple[ReadTasks, int]]]:
         """The units of each group of the part, in the order in which files grow."""
         first = len(self._atoms.reads)
-        for number, _ in self._shares.of(part.number - 1):
+        for number, _ in self._of(part):
             if number >= first:
                 group = self._atoms.groups[number - first]
                 made = {read: self._read(read) for read, _ in group}
@@ -113,7 +113,7 @@ class PartUnits:
 
     def ranges(self, part: Part) -> Iterator[tuple[ReadTasks, range]]:
         """The other reads of the part, each with a range of its units."""
-        for number, units in self._shares.of(part.number - 1):
+        for number, units in self._of(part):
             if number < len(self._atoms.reads):
                 yield self._read(self._atoms.reads[number]), units
 
@@ -125,6 +125,12 @@ class PartUnits:
         for read, units in self.ranges(part):
             for unit in units:
                 yield from read.filled(unit)
+
+    def _of(self, part: Part) -> Iterator[tuple[int, range]]:
+        """The atoms of a part, each with the range of its units; of a conversion that is not cut all of them."""
+        if self._shares is not None:
+            return self._shares.of(part.number - 1)
+        return enumerate(map(range, self._atoms.counts))
 
     def _read(self, number: int) -> ReadTasks:
         return ReadTasks(self._plan, self._plan.reads[number], self._readers, self._targets)
