@@ -15,7 +15,7 @@ def cluster(folder: Path) -> Iterator[Client]:
     """A client of two processes with a thread each, which share nothing with this one but the file system."""
     made = LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit=0,
-        local_directory=str(folder), silence_logs=50,
+        local_directory=str(folder), silence_logs=50, resources={"reshard": 1},
     )  # fmt: skip
     with made, Client(made) as client:
         client.wait_for_workers(2)

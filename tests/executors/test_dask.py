@@ -64,7 +64,8 @@ def client(shared: Client) -> Client:
 
 
 def convert(source: Path, target: Path, client: Client, **options: Any) -> Any:
-    with client.get_executor(retries=3) as executor:
+    """By workers that say that they do parts, as the page shows."""
+    with client.get_executor(retries=3, resources={"reshard": 1}) as executor:
         given = {"parts": 6, **LIMITS, **options}
         return reshard.convert(source, target, executor=executor, **given)
 

@@ -29,7 +29,7 @@ from reshard.conversion.make_plan import JointPlan, TargetPlan, local_paths, use
 from reshard.conversion.open_target import check_space, lock_whole
 from reshard.conversion.parts.commit import commit_planned, remove_request
 from reshard.conversion.parts.part import Options, do_recorded_part
-from reshard.conversion.parts.request import claim_parts, refuse_more, request_of
+from reshard.conversion.parts.request import claim_parts, parse_request, refuse_more, request_of
 from reshard.conversion.parts.watch import LOOK_S, PartsWatch
 from reshard.conversion.report import BegunParts, ConversionReport, MultiReport, PartReport
 from reshard.conversion.run import Run, features_of_run, start_run
@@ -37,7 +37,14 @@ from reshard.engine.progress import Progress
 from reshard.errors import ReshardError
 from reshard.formats.registry import CheckpointPath
 from reshard.storage.host import host_name
-from reshard.storage.parts import Part, allow_parts, parse_part, remove_parts, stop_parts
+from reshard.storage.parts import (
+    Part,
+    allow_parts,
+    parse_part,
+    parts_request,
+    remove_parts,
+    stop_parts,
+)
 
 PARTS_A_HOST = 6
 """Parts for each host, unless the caller gives a number: fast hosts take more of them, and the last ones are short."""
@@ -164,6 +171,8 @@ def _begin(
 ) -> int:
     """Records the request; returns the number of parts."""
     if parts is None:
+        parts = _recorded_count(left[0])
+    if parts is None:
         most = max(1, plan.total.decoded_bytes // PART_BYTES)
         parts = min(PARTS_A_HOST * hosts, most, useful_parts(plan).parts)
     refuse_more(parts, plan)
@@ -179,6 +188,13 @@ def _begin(
     for each in left:
         allow_parts(each.place, each.target.state)
     return parts
+
+
+def _recorded_count(planned: TargetPlan) -> int | None:
+    """The number of parts that an interrupted run chose, when the cluster may have had other hosts."""
+    target = planned.target
+    data = None if target.restart else parts_request(planned.place, target.state)
+    return None if data is None else parse_request(data, str(planned.place)).parts
 
 
 def _do_parts(

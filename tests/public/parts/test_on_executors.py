@@ -107,31 +107,26 @@ def test_several_targets(processes: Executor, trained: Path, tmp_path: Path) -> 
     assert names_in(tmp_path / "parts") == ["a", "b"]
 
 
-class Hosts(ThreadPoolExecutor):
-    """Threads that count as three hosts; notes the parts."""
-
-    hosts = 3
-
-    def __init__(self) -> None:
-        super().__init__(2)
-        self.parts: list[str] = []
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:  # type: ignore[override]  # no keywords
-        self.parts += arguments
-        return super().submit(work, *arguments)
-
-
 @pytest.mark.parametrize(("part_bytes", "count"), [(1, 18), (1 << 20, 5), (1 << 40, 1)])
 def test_as_many_parts_as_hosts_and_bytes_are_worth(
     part_bytes: int, count: int, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(on_executor, "PART_BYTES", part_bytes)
-    # Not of the class ThreadPoolExecutor, which would do tasks, unless a number of parts is given.
-    with Hosts() as executor:
-        begun = reshard.begin_parts(
-            trained, [reshard.Target(tmp_path / "t", layout=LAYOUT)], hosts=executor.hosts, **LIMITS
-        )
+    targets = [reshard.Target(tmp_path / "t", layout=LAYOUT)]
+    begun = reshard.begin_parts(trained, targets, hosts=3, **LIMITS)
     assert begun.parts == count
+
+
+def test_a_cluster_with_other_hosts_resumes(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody gave a number of parts, and there are as many as there were."""
+    monkeypatch.setattr(on_executor, "PART_BYTES", 1)
+    targets = [reshard.Target(tmp_path / "t", layout=LAYOUT)]
+    assert reshard.begin_parts(trained, targets, hosts=3, **LIMITS).parts == 18
+    assert reshard.begin_parts(trained, targets, hosts=2, **LIMITS).parts == 18
+    anew = [reshard.Target(tmp_path / "t", layout=LAYOUT, restart=True)]
+    assert reshard.begin_parts(trained, anew, hosts=2, **LIMITS).parts == 12
 
 
 def test_parts_that_make_no_sense(threads: Executor, trained: Path, tmp_path: Path) -> None:
