@@ -52,8 +52,8 @@ PARTS_A_HOST = 6
 PART_BYTES = 64 << 20
 """Parts that move less gain nothing: each plans the whole conversion, which takes longer than moving so many bytes."""
 
-PATIENCE_S = 60.0
-"""Seconds that a part waits for another process that does it: the lock or the lease of a host that was lost lasts less."""
+PATIENCE_S = 120.0
+"""Seconds that a part waits for another process that does it: a lease of NFS 4 lasts 90 s, that of a bucket 30 s."""
 
 STOP_S = 10.0
 """Seconds until a part that has not ended is cancelled: one at work looks each second, others may wait for a host that never comes."""
