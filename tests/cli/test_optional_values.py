@@ -43,4 +43,7 @@ def test_what_excludes_what(capsys: pytest.CaptureFixture[str]) -> None:
             "exclude each other: each decides where the conversion runs" in capsys.readouterr().err
         )
     assert run(["convert", "a", "b", "--parts", "2"]) == 2
-    assert "give --ray, or do each part by itself: --part 1/N to N/N" in capsys.readouterr().err
+    assert (
+        "give --ray or --server, or do each part by itself: --part 1/N to N/N"
+        in capsys.readouterr().err
+    )

@@ -22,7 +22,7 @@ def ray_head(cpus: int = 8) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="ray-"))  # sockets need a short path
     command = [
         Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--port=0", f"--num-cpus={cpus}",
-        f"--memory={1 << 30}", f"--object-store-memory={128 << 20}", "--include-dashboard=false", f"--temp-dir={folder}",
+        f"--memory={2 << 30}", f"--object-store-memory={128 << 20}", "--include-dashboard=false", f"--temp-dir={folder}",
         "--node-ip-address=127.0.0.1", "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0",
     ]  # fmt: skip
     log = folder / "log"

@@ -141,7 +141,8 @@ def _do_part(run: Run[PartReport], part: Part, options: Sequence[Options]) -> Pa
     if not left:
         ends = (run.source, run.targets[0].target, str(part))
         return PartReport(*ends, seconds=run.seconds, already_done=True)
-    refuse_more(part.count, plan)
+    if parts_request(left[0].place, left[0].target.state) is None:
+        refuse_more(part.count, plan)
     claim_parts(request_of(run, left, part.count, options), left)
     return _do_units(run, plan, left, part)
 

@@ -31,7 +31,6 @@ class Recorded(NamedTuple):
     chunks: list[Any]
     cast: Any
     target: int
-    host: str
 
 
 def journal_tasks(target: Path) -> list[Recorded]:

@@ -1,12 +1,10 @@
-"""Targets of shared files beside other runs, other things in their place, full disks, and workers elsewhere."""
+"""Targets of shared files beside other runs, other things in their place, and full disks."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -64,31 +62,6 @@ def test_the_disk_is_full_midway(form, sources, tmp_path, monkeypatch):
     assert convert(form, sources, target, workers=1).resumed_bytes > 0
     convert(form, sources, tmp_path / "whole")
     assert files_without_times(target) == files_without_times(tmp_path / "whole")
-
-
-def elsewhere() -> None:
-    """In a worker: what is at the staging folder's path is on another machine's disk."""
-    real = os.mkdir
-
-    def made(path: Any, *args: Any, **options: Any) -> None:
-        if "reshard-partial" in os.fspath(path):
-            path = f"/elsewhere{os.fspath(path)}"
-        real(path, *args, **options)
-
-    os.mkdir = made
-
-
-@pytest.mark.parametrize("form", rarely([*FORMS]))
-def test_workers_that_do_not_share_the_folder(form, sources, tmp_path):
-    """The folder of the attempts of this run is not there, so that the first task says so."""
-    target = tmp_path / "t"
-    with (
-        ProcessPoolExecutor(1, get_context("forkserver"), elsewhere) as executor,
-        pytest.raises(StorageError, match="give only executors whose workers share this") as caught,
-    ):
-        convert(form, sources, target, executor=executor)
-    assert str(staging_for(target).folder) in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
 
 
 def appearing(target: Path, *, is_file: bool) -> Any:

@@ -31,8 +31,8 @@ from reshard_server.worker.moved_over_time import MOST_INTERVALS, MovedOverTime
 from tests.server.claimed import begun
 from tests.server.live import Live, live
 from tests.server.pages.chromium import person
+from tests.server.pages.looks import check
 from tests.server.pages.progress import PROGRESS
-from tests.server.pages.test_accessibility import check
 from tests.server.served import Served
 
 URL = "/v1/conversions"
