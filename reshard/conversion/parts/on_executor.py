@@ -34,7 +34,7 @@ from reshard.conversion.parts.watch import LOOK_S, PartsWatch
 from reshard.conversion.report import BegunParts, ConversionReport, MultiReport, PartReport
 from reshard.conversion.run import Run, features_of_run, start_run
 from reshard.engine.progress import Progress
-from reshard.errors import ReshardError
+from reshard.errors import ReshardError, ResumeError
 from reshard.formats.registry import CheckpointPath
 from reshard.storage.host import host_name
 from reshard.storage.parts import (
@@ -176,18 +176,30 @@ def _begin(
         most = max(1, plan.total.decoded_bytes // PART_BYTES)
         parts = min(PARTS_A_HOST * hosts, most, useful_parts(plan).parts)
     refuse_more(parts, plan)
-    for each in left:
-        if each.target.restart and each.has_leftovers:
-            # Against a commit that was interrupted, whose journal is of the earlier conversion.
-            with ExitStack() as locks:
-                transaction = lock_whole(each, locks)
-                remove_parts(each.place, each.target.state)
-                transaction.abort()
+    for each in filter(lambda one: one.has_leftovers, left):
+        _make_way(each)
     check_space(left)
     claim_parts(request_of(run, left, parts, options), left)
     for each in left:
         allow_parts(each.place, each.target.state)
     return parts
+
+
+def _make_way(planned: TargetPlan) -> None:
+    """Removes the leftovers of earlier runs, if that is asked for. ResumeError for an unfinished run without parts: the commit would find it late."""
+    place, target = planned.place, planned.target
+    has_request = parts_request(place, target.state) is not None
+    if has_request and not target.restart:
+        return
+    with ExitStack() as locks:
+        transaction = lock_whole(planned, locks)
+        if target.restart:
+            remove_parts(place, target.state)
+            transaction.abort()
+        elif transaction.left_by() is not None:
+            raise ResumeError(
+                f"an unfinished run without parts has begun {place}; run that again to resume it, or start over (restart)"
+            )
 
 
 def _recorded_count(planned: TargetPlan) -> int | None:

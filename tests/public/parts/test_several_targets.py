@@ -10,6 +10,7 @@ import pytest
 
 import reshard
 from reshard.conversion.parts import commit as committing
+from reshard.engine import task_stream
 from reshard.errors import MissingError, PlanError, ResumeError, StorageError
 from tests.public.parts.in_parts import LAYOUT, LIMITS, files_of, names_in
 
@@ -156,3 +157,19 @@ def test_restart_forgets_a_commit_that_was_interrupted(
         reshard.join_part(tmp_path / "a", f"{number}/2")
     reshard.commit(tmp_path / "a")
     assert names_in(tmp_path) == ["a", "b", "source"]
+
+
+def test_an_unfinished_run_without_parts_is_not_taken_over(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_stream, "BATCH_TASKS", 1)
+
+    def stop(progress: Any) -> None:
+        if progress.tasks_done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reshard.convert(trained, tmp_path / "a", layout=LAYOUT, progress=stop, **LIMITS)
+    with pytest.raises(ResumeError, match=r"an unfinished run without parts has begun .*/a; run"):
+        begin(trained, tmp_path)
+    assert begin(trained, tmp_path, restart=True).parts == 3
