@@ -130,7 +130,7 @@ def run(args: Sequence[str]) -> int:
 
 
 def ended(act: Callable[[], int | None], as_json: bool) -> int:
-    """The exit code of what is done; an error is told."""
+    """The exit code of an action; its error is printed."""
     try:
         code = act()
     except ReshardError as error:

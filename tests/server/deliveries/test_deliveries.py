@@ -1,4 +1,4 @@
-"""Deliveries: every end of a conversion is told to each URL, signed, until it is received; nobody waits for a slow receiver."""
+"""Deliveries: the end of each conversion is posted to its URLs, signed, until it is received. A slow receiver delays no other."""
 
 from __future__ import annotations
 

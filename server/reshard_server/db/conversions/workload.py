@@ -16,7 +16,7 @@ from reshard_server.schemas.conversion import ProgressState
 _C = CONVERSIONS.c
 
 MOST_HOSTS = 200
-"""Hosts that are told by name, so that series stay few; the others are one more, ``other``."""
+"""Hosts with series of their own, so that series stay few; the others share ``other``."""
 
 OTHER = "other"
 
