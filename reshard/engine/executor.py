@@ -66,7 +66,7 @@ def run_tasks(
             nbytes = need(task)
             while running.count and (running.count >= most or running.nbytes + nbytes > max_bytes):
                 yield running.next_result()
-            running.add(_submitted(executor, work, task), nbytes)
+            running.add(submitted(executor, work, task), nbytes)
         while running.count:
             yield running.next_result()
 
@@ -96,7 +96,7 @@ class _Running(Generic[R]):
         """
         future = self._ended.get()
         self.nbytes -= self._needs.pop(future)
-        with _executor_errors():
+        with executor_errors():
             return future.result()
 
     def stop(self) -> None:
@@ -108,8 +108,9 @@ class _Running(Generic[R]):
                 future.exception()
 
 
-def _submitted(executor: Executor, work: Callable[[T], R], task: T) -> Future[R]:
-    with _executor_errors():
+def submitted(executor: Executor, work: Callable[[T], R], task: T) -> Future[R]:
+    """Gives a task to an executor; ReshardError if it takes none any more."""
+    with executor_errors():
         try:
             return executor.submit(work, task)
         except RuntimeError as error:  # an executor that was shut down refuses by this error
@@ -117,7 +118,7 @@ def _submitted(executor: Executor, work: Callable[[T], R], task: T) -> Future[R]
 
 
 @contextmanager
-def _executor_errors() -> Iterator[None]:
+def executor_errors() -> Iterator[None]:
     """Maps failures of the executor and of memory to errors of this project."""
     try:
         yield

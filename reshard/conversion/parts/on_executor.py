@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -33,6 +33,7 @@ from reshard.conversion.parts.request import claim_parts, parse_request, refuse_
 from reshard.conversion.parts.watch import LOOK_S, PartsWatch
 from reshard.conversion.report import BegunParts, ConversionReport, MultiReport, PartReport
 from reshard.conversion.run import Run, features_of_run, start_run
+from reshard.engine.executor import executor_errors, submitted
 from reshard.engine.progress import Progress
 from reshard.errors import ReshardError, ResumeError
 from reshard.formats.registry import CheckpointPath
@@ -227,8 +228,8 @@ def _do_parts(
     try:
         for number in range(1, count + 1):
             name = str(Part(number, count))
-            with _executor_errors():
-                future = _submitted(executor, work, name)
+            with _engine_errors():
+                future = submitted(executor, work, name)
             running[future] = name
             future.add_done_callback(ended.put)
         while running:
@@ -237,7 +238,7 @@ def _do_parts(
             with suppress(Empty):
                 future = ended.get(timeout=LOOK_S)
                 del running[future]
-                with _executor_errors():
+                with _engine_errors():
                     run.read_bytes += future.result().read_bytes
     except BaseException:
         _stop(left, running)
@@ -262,25 +263,14 @@ def _stop(left: Sequence[TargetPlan], running: Mapping[Future[PartReport], str])
             future.exception()
 
 
-def _submitted(executor: Executor, work: PartWork, name: str) -> Future[PartReport]:
-    try:
-        return executor.submit(work, name)
-    except RuntimeError as error:  # an executor that was shut down refuses by this error
-        raise BrokenExecutor(str(error)) from error
-
-
 @contextmanager
-def _executor_errors() -> Iterator[None]:
-    """Maps failures of the executor to errors of this project."""
+def _engine_errors() -> Iterator[None]:
+    """Maps failures of the executor, those of its own kind too, to errors of this project."""
     try:
-        yield
+        with executor_errors():
+            yield
     except ReshardError:
         raise
-    except (BrokenExecutor, CancelledError) as error:
-        raise ReshardError(
-            f"the executor ended before all parts did ({error or type(error).__name__}); a worker may have been killed, perhaps for its memory: "
-            "allow less (max_memory, workers), and run again"
-        ) from error
     except Exception as error:
         package = type(error).__module__.partition(".")[0]
         if package in ("reshard", "builtins") or package in sys.stdlib_module_names:

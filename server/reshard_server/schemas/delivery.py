@@ -24,7 +24,7 @@ class Delivery(Answer):
         description="Id of the event, in webhook-id and in the body; equal for all URLs, and when it is sent again."
     )
     outcome: Literal["succeeded", "failed", "cancelled"] = Field(
-        description="The end of the conversion that is told."
+        description="The state in which the conversion ended."
     )
     url: str
     state: DeliveryState

@@ -360,7 +360,7 @@ def test_an_executor_that_is_shut_down_midway(
                 self.shutdown(wait=False, **how)
             return super().submit(*words)
 
-    with pytest.raises(ReshardError, match=r"^the executor ended before all parts did \("):
+    with pytest.raises(ReshardError, match=r"^the executor ended before its tasks did \("):
         convert(trained, tmp_path / "t", Ending(1))
     assert not (tmp_path / "t").exists()
 
