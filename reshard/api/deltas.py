@@ -221,16 +221,18 @@ def apply(
     chosen = with_deltas(choose_checkpoint(base, None, None, "base", unlisted), deltas)
     limits = limits_of(max_memory, workers, base, *deltas, target, max_growth=max_growth)
     checked = check_target(Target(target, **options), limits)
-    for each in chosen.deltas:
-        refuse_overlap(locate(checked.target), each)
+    for each in deltas:
+        refuse_overlap(locate(checked.target), locate(path_of("delta", each)))
     return convert_targets(chosen, [checked], None, progress, before_publish).reports[0]
 
 
 def with_deltas(base: CheckpointPath, deltas: Sequence[Path]) -> CheckpointPath:
     """A base with the deltas over it; PlanError without a delta."""
+    from reshard.formats.delta.chain import Deltas
     from reshard.storage.location import locate
 
-    return replace(base, deltas=tuple(locate(path_of("delta", each)) for each in _listed(deltas)))
+    folders = tuple(locate(path_of("delta", each)) for each in _listed(deltas))
+    return replace(base, computed=(Deltas(folders),))
 
 
 def _listed(deltas: Sequence[Path]) -> Sequence[Path]:

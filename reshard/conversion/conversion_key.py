@@ -25,6 +25,7 @@ from reshard.conversion.options import Target
 from reshard.engine.limits import Limits
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
+from reshard.formats.formula import Computation
 from reshard.formats.known_formats import files_of, format_options
 from reshard.formats.names import OF_RECORDS
 from reshard.geometry.sizes import exact_bytes
@@ -77,23 +78,23 @@ def key_of_conversion(
     target: CheckedTarget,
     files: str,
     unlisted: Unlisted = "leave",
-    deltas: Sequence[Location] = (),
+    computed: Sequence[Computation] = (),
 ) -> ConversionKey:
-    """The key of converting ``source``, whose state is ``files``, with ``deltas`` over it; not planned yet."""
+    """The key of converting ``source``, whose state is ``files``, and of which another is computed; not planned yet."""
     settings = _settings(target)
     # Defaults are left out, so that the keys of earlier versions stay the same.
     if unlisted != "leave":
         settings["unlisted"] = unlisted
-    if deltas:
-        settings["deltas"] = ", ".join(map(real_text, deltas))
+    settings |= {each.option[0]: each.text for each in computed}
     if target.version is not None:  # which the target records
         settings["version"] = str(int(target.version))
     return ConversionKey(real_text(locate(source)), files, settings)
 
 
-def source_state(root: Location, deltas: Sequence[Location] = ()) -> str:
-    """Digest of the state of a checkpoint's files, 32 hex digits: locally name, size and time of change (ns), in a bucket the
-    version.
+def source_state(root: Location, computed: Sequence[Computation] = ()) -> str:
+    """Digest of the state of a checkpoint's files, and of those that ``computed`` reads, 32 hex digits.
+
+    The state is locally name, size and time of change (ns), in a bucket the version.
 
     The files are all that are below a folder, a file by itself, or those that a prefix stands for.
 
@@ -105,7 +106,7 @@ def source_state(root: Location, deltas: Sequence[Location] = ()) -> str:
     listed = files_of(root, is_there=root.local is None and lines != [MISSING])
     if listed is not None:
         lines = [f"{file.name}{line}" for file in listed for line in file.state()]
-    return _digest(itertools.chain(lines, (line for each in deltas for line in each.state())))
+    return _digest(itertools.chain(lines, (line for each in computed for line in each.state())))
 
 
 def _digest(lines: Iterable[str]) -> str:

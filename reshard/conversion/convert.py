@@ -111,9 +111,9 @@ def run_conversion(run: Run[ConversionReport]) -> None:
 def note_source(run: Run[Any]) -> None:
     """Notes the state of the source before reading it, so that no data is older than that state."""
     chosen = run.chosen
-    state = source_state(chosen.root, chosen.deltas)
+    state = source_state(chosen.root, chosen.computed)
     run.keys = [
-        key_of_conversion(run.source, target, state, chosen.unlisted, chosen.deltas)
+        key_of_conversion(run.source, target, state, chosen.unlisted, chosen.computed)
         for target in run.targets
     ]
 

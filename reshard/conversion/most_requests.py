@@ -182,7 +182,7 @@ def _stored_in(reader: Reader, name: str) -> tuple[int, int]:
     grid = reader.tensors[name].spec.storage
     some = range(0, grid.count, -(-grid.count // SAMPLES) or 1)
     found = [extent for n in some if (extent := reader.locate(name, grid.index_at(n)))]
-    layers = max((1 + len(extent.layers) for extent in found), default=1)
+    layers = max((x.computed.files for x in found if x.computed is not None), default=1)
     pieces = max((len(x.pieces.pieces) for x in found if x.pieces is not None), default=1)
     return pieces + layers - 1, layers
 

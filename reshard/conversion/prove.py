@@ -84,7 +84,7 @@ def finish_target(
     members: dict[str, Any] = {}
     for feature in plan.features:
         members |= feature.prove(target, results, limits, tell)
-    if source_state(locate(planned.key.source), plan.chosen.deltas) != planned.key.files:
+    if source_state(locate(planned.key.source), plan.chosen.computed) != planned.key.files:
         raise SourceChangedError(
             f"the source {planned.summary.source!r} changed while it was read: the names, sizes or times of its files "
             "are not what they were; the output was discarded; run again when nothing writes to it"

@@ -17,7 +17,7 @@ from msgspec import Struct
 from reshard.arguments import DeltaEncoding
 from reshard.checksums.sums import digest_of_bytes
 from reshard.errors import PlanError
-from reshard.formats.codecs.layered import COUNT_BYTES, LEVEL
+from reshard.formats.delta.changes import COUNT_BYTES, LEVEL
 from reshard.formats.delta.index_values import Checksum, hasher
 from reshard.formats.safetensors.header import HeaderEntry, safetensors_header
 from reshard.layout.tensor_spec import TensorSpec

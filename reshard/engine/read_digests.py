@@ -24,7 +24,6 @@ from reshard.engine.progress import Progress, Stage, tell_bytes
 from reshard.engine.read_boxes import BoxUnit, batched, read_boxes
 from reshard.engine.read_tasks import REQUEST_WEIGHT
 from reshard.engine.recorded_ranges import bytes_of_ranges, checked_ranges, unlike_text
-from reshard.engine.task import SourceChunk
 from reshard.engine.write.target_digest import slabs
 from reshard.errors import (
     CorruptError,
@@ -33,7 +32,7 @@ from reshard.errors import (
     StorageError,
 )
 from reshard.formats.base import Reader
-from reshard.formats.contents import Encoding, Extent, codec_name
+from reshard.formats.contents import Encoding, Extent, SourceChunk, codec_name
 from reshard.geometry.dtypes import element_dtype, numpy_dtype
 from reshard.geometry.grid import Box, Index
 from reshard.layout.changes import Cast

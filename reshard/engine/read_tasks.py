@@ -10,9 +10,9 @@ from msgspec import Struct
 from reshard.checksums.tensor_digest import PieceCrcs
 from reshard.engine.books import TargetRun
 from reshard.engine.output import TargetOutput
-from reshard.engine.task import SourceChunk, SourceRead, Take, TargetChunk, Task, Unit
+from reshard.engine.task import SourceRead, Take, TargetChunk, Task, Unit
 from reshard.formats.base import Reader
-from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.contents import Encoding, SourceChunk, StoredTensor
 from reshard.geometry.grid import Box, Cuts, Grid, Index
 from reshard.geometry.view import View
 from reshard.layout.tensor_spec import TensorSpec

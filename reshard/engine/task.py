@@ -14,7 +14,7 @@ from msgspec import Struct
 from reshard.answers.shared import Strategy
 from reshard.checksums.sums import Count, Sums
 from reshard.checksums.tensor_digest import PieceCrcs
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Encoding, SourceChunk
 from reshard.formats.file_map import Place
 from reshard.geometry.dtypes import element_dtype
 from reshard.geometry.grid import Box, Grid, Index
@@ -22,30 +22,6 @@ from reshard.planning.piece import Piece
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from reshard.formats.base import Reader
-    from reshard.layout.tensor_spec import TensorSpec
-
-
-class SourceChunk(Struct, frozen=True, gc=False):
-    """A chunk to read.
-
-    Attributes:
-        extent: the place of its encoded bytes, or None if it is not stored and holds the fill value.
-        box: the elements of the source tensor that it holds, padding excluded.
-        stored_shape: its shape with padding.
-    """
-
-    index: Index
-    extent: Extent | None
-    box: Box
-    stored_shape: tuple[int, ...]
-
-    @classmethod
-    def at(cls, index: Index, spec: TensorSpec, reader: Reader) -> SourceChunk:
-        """The chunk at ``index`` of a tensor; CorruptError if it is missing and must not be."""
-        extent = reader.locate(spec.name, index)
-        return cls(index, extent, spec.storage.box(index), spec.stored_shape(index))
 
 
 class TargetChunk(Struct, frozen=True, gc=False):

@@ -59,6 +59,11 @@ class Chunks(Protocol):
         """
         ...
 
+    @property
+    def origin(self) -> Chunks:
+        """The chunks as the files have them, where these ones are computed; else itself."""
+        return self
+
     def copies(self, _name: str, /) -> Sequence[tuple[Extent, ...]]:
         """Ranges of files that hold the same slice of a tensor, a tuple for each slice that is stored several times.
 

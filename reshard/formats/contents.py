@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from msgspec import Struct, field
 
 from reshard.answers.record import Json
-from reshard.arguments import DeltaEncoding
 from reshard.errors import PlanError
-from reshard.geometry.grid import Box
+from reshard.geometry.dtypes import storage_bytes
+from reshard.geometry.grid import Box, Index
 from reshard.layout.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from reshard.checksums.crc import Crc
     from reshard.checksums.tensor_digest import PieceCrcs
+    from reshard.formats.base import Reader
+    from reshard.formats.formula import Formula
 
 
 Gathered = Literal["no", "in ranges", "at once"]
 """The ways to gather a chunk from raw pieces: not at all; yes, and any range of it can be read alone; yes, and all of it is
 read at once, because pieces have another order of axes."""
 
-Compressor = Literal["none", "zstd", "blosc", "gzip", "zlib", "tensorstore", "delta"]
+Compressor = Literal["none", "zstd", "blosc", "gzip", "zlib", "tensorstore", "computed"]
 
 
 class Encoding(Struct, frozen=True):
@@ -35,8 +37,8 @@ class Encoding(Struct, frozen=True):
         level: the compressor's level, where it has one.
         checksum: True if a CRC32C of the (compressed) bytes follows them, 4 bytes little-endian.
         spec: for ``"tensorstore"`` the JSON of a TensorStore spec of an array of one such chunk;
-            for ``"blosc"`` the JSON of its parameters (cname, shuffle, blocksize); for ``"delta"``, raw bytes with
-            ``Extent.layers``, the number of zstd frames that are decoded side by side; else "".
+            for ``"blosc"`` the JSON of its parameters (cname, shuffle, blocksize); for ``"computed"``, chunks with
+            ``Extent.computed``, the bytes of memory that one takes; else "".
         gathered: the way in which chunks are made of raw pieces, if they are; then nothing is compressed or checked.
         read_ahead_bytes: memory in which a stream over a chunk reads ahead, where requests take long; 0 where short
             reads are cheap.
@@ -150,30 +152,6 @@ class GatheredChunk(Struct, frozen=True):
     pieces: tuple[RawPiece, ...]
 
 
-LayerKind = Literal[DeltaEncoding, "same"]
-
-
-class Layer(Struct, frozen=True):
-    """The change of one delta to the bytes of a chunk that is a whole tensor; the layout is that of ``formats/delta/index.py``.
-
-    Attributes:
-        kind: the way in which the payload changes the bytes; ``"same"`` for a tensor that the delta does not touch, whose bytes are only checked.
-        version: of the delta, for messages.
-        checksum: the kind of ``digest``, by the name that the delta gives it.
-        digest: of all bytes of the tensor with this layer, hex digits.
-        path, offset, length, file_version: of the payload, one zstd frame; as in ``Extent``.
-    """
-
-    kind: LayerKind
-    version: str
-    checksum: str
-    digest: str
-    path: str = ""
-    offset: int = 0
-    length: int = 0
-    file_version: str = ""
-
-
 class Extent(Struct, frozen=True):
     """The location of one encoded chunk: ``length`` bytes of a file from ``offset``, inline bytes, or pieces.
 
@@ -183,7 +161,8 @@ class Extent(Struct, frozen=True):
         pieces: those that the chunk is gathered from; then ``path`` and ``offset`` are of the first, and ``length``
             counts the chunk's elements.
         version: identifies the content of the file, where its store names contents; see ``FileStatus.version``.
-        layers: the changes of deltas to the bytes, the oldest first.
+        computed: the formula and the operands of a chunk that is computed; then ``path`` and ``offset`` are of its first operand, and
+            ``length`` counts what is read.
     """
 
     path: str
@@ -192,7 +171,75 @@ class Extent(Struct, frozen=True):
     inline: bytes | None = None
     pieces: GatheredChunk | None = None
     version: str = ""
-    layers: tuple[Layer, ...] = ()
+    computed: ComputedChunk | None = None
+
+
+class SourceChunk(Struct, frozen=True, gc=False):
+    """A chunk to read.
+
+    Attributes:
+        extent: the place of its encoded bytes, or None if it is not stored and holds the fill value.
+        box: the elements of the source tensor that it holds, padding excluded.
+        stored_shape: its shape with padding.
+    """
+
+    index: Index
+    extent: Extent | None
+    box: Box
+    stored_shape: tuple[int, ...]
+
+    @classmethod
+    def at(cls, index: Index, spec: TensorSpec, reader: Reader) -> SourceChunk:
+        """The chunk at ``index`` of a tensor; CorruptError if it is missing and must not be."""
+        extent = reader.locate(spec.name, index)
+        return cls(index, extent, spec.storage.box(index), spec.stored_shape(index))
+
+
+class OperandWindow(Struct, frozen=True, gc=False):
+    """The box of an operand that a computed chunk needs, with the places of its chunks.
+
+    Attributes:
+        name, dtype, encoding, fill: of the operand, as of a StoredTensor.
+        box: of the operand.
+        chunks: all that overlap the box, in row-major order.
+        is_held: as in ``Operand``.
+    """
+
+    name: str
+    dtype: str
+    encoding: Encoding
+    fill: bytes
+    box: Box
+    chunks: tuple[SourceChunk, ...]
+    is_held: bool
+
+    @property
+    def stored_bytes(self) -> int:
+        """Encoded bytes that are read of it; of raw chunks those of the box."""
+        if self.encoding.is_bare:
+            return self.box.size * storage_bytes(self.dtype)
+        return sum(chunk.extent.length for chunk in self.chunks if chunk.extent is not None)
+
+
+class ComputedChunk(Struct, frozen=True, gc=False):
+    """A chunk that is computed.
+
+    Attributes:
+        box: of the result.
+        dtype: of the result.
+    """
+
+    box: Box
+    dtype: str
+    formula: Formula
+    operands: tuple[OperandWindow, ...]
+
+    @property
+    def files(self) -> int:
+        """The number of places that are read for it."""
+        return sum(1 for _ in self.formula.places()) + sum(
+            len(operand.chunks) for operand in self.operands
+        )
 
 
 class RecordedRange(Struct, frozen=True):
@@ -226,6 +273,7 @@ class StoredTensor(Struct, frozen=True, gc=False):
         digest: CRC-64/NVME of the full row-major bytes where the checkpoint recorded it, 16 hex digits.
         crcs: the CRCs of its stored pieces, where the format records them and they cover its elements alone.
         is_key: True if this is the data of a PRNG key, which may be moved but never cast.
+        is_checked: True if it is computed of bytes whose checksums are compared.
         partition: its split beyond mesh axes, where the checkpoint recorded it
             (``{"strategy": "mod", "axis": 0, "shards": 4}``); stored in logical order all the same.
     """
@@ -238,6 +286,7 @@ class StoredTensor(Struct, frozen=True, gc=False):
     is_key: bool = False
     partition: Mapping[str, Any] | None = None
     crcs: PieceCrcs | None = None
+    is_checked: bool = False
 
     def proving_crcs(self, *, is_viewed: bool = False) -> PieceCrcs | None:
         """The checksums, where no digest proves more; None where it is read through a view, which does not keep pieces apart."""

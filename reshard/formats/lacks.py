@@ -137,7 +137,7 @@ def unprotected(reader: Reader, agreeing: Collection[str] = ()) -> Unprotected:
         if tensor.digest is None
         and tensor.crcs is None
         and not tensor.encoding.checksum
-        and tensor.encoding.compressor != "delta"
+        and not tensor.is_checked
         and name not in agreeing
         and not reader.recorded_ranges(name)
     )

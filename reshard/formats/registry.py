@@ -22,6 +22,7 @@ from reshard.errors import (
 from reshard.formats.base import Reader, RecordUse
 from reshard.formats.foreign import foreign_text
 from reshard.formats.format import Format, Mark, Opening, PlaceNames
+from reshard.formats.formula import Computation
 from reshard.formats.keras.files import weights_text
 from reshard.formats.known_formats import (
     every_format,
@@ -43,9 +44,6 @@ from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_le
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, locate, without_scheme
 
-LAYER_PRICE = 2500
-"""Memory that a delta takes for each tensor of its base, an overestimate: its entry in the index, in a header, a layer."""
-
 
 class CheckpointPath(Struct, frozen=True, dict=True):
     """A checkpoint that a call reads.
@@ -56,14 +54,14 @@ class CheckpointPath(Struct, frozen=True, dict=True):
             location sees no change after that, so it is not kept for the next call.
         before: the requests to buckets that this process had made before it.
         unlisted: the treatment of tensors and files that no index lists.
-        deltas: the folders of deltas over it (``formats/delta``), in any order.
+        computed: what makes another checkpoint of it, in this order, as it is opened.
     """
 
     path: str
     root: Location
     before: Requests = NONE
     unlisted: Unlisted = "leave"
-    deltas: tuple[Location, ...] = ()
+    computed: tuple[Computation, ...] = ()
 
     @cached_property
     def names(self) -> PlaceNames:
@@ -95,7 +93,7 @@ class FoundCheckpoint(Struct, frozen=True):
     Attributes:
         uri: as the user named it.
         root: viewed as one checkpoint.
-        unlisted, deltas: as in ``CheckpointPath``.
+        unlisted, computed: as in ``CheckpointPath``.
     """
 
     uri: str
@@ -103,24 +101,19 @@ class FoundCheckpoint(Struct, frozen=True):
     mark: Mark
     root: Location
     unlisted: Unlisted = "leave"
-    deltas: tuple[Location, ...] = ()
+    computed: tuple[Computation, ...] = ()
 
     def open(self, record: RecordUse = "checked") -> Reader:
         """The open checkpoint; ``record``: the use of its slices.json. Raises as ``open_reader``."""
-        base = self.format.open(self.root, Opening(record, self.uri, self.unlisted))
-        if not self.deltas:
-            return base
-        from reshard.formats.delta.chain import chain_reader
-        from reshard.formats.delta.read_delta import anchor_version, open_delta
-
-        deltas = list(map(open_delta, self.deltas))
-        known = {one for delta in deltas for one in (delta.base_version, delta.version)}
-        return chain_reader(base, deltas, anchor_version(self.root, known))
+        reader = self.format.open(self.root, Opening(record, self.uri, self.unlisted))
+        for each in self.computed:
+            reader = each.applied(reader, self.root)
+        return reader
 
     def price(self) -> tuple[int, int]:
         """An estimate of its leaves, and of the bytes that they take once it is opened; 0 where it cannot be read."""
         leaves = self.mark.leaves(self.root)
-        each = self.format.about.leaf_bytes + LAYER_PRICE * len(self.deltas)
+        each = self.format.about.leaf_bytes + sum(one.tensor_bytes for one in self.computed)
         return leaves, leaves * each + self.root.kept_bytes
 
 
@@ -156,7 +149,9 @@ def find_checkpoint(source: CheckpointPath | str) -> FoundCheckpoint:
     place = viewed(root, mark)
     if not place.traits.renames:
         _refuse_unfinished(uri, place)
-    return FoundCheckpoint(without_scheme(uri), known, mark, place, chosen.unlisted, chosen.deltas)
+    return FoundCheckpoint(
+        without_scheme(uri), known, mark, place, chosen.unlisted, chosen.computed
+    )
 
 
 def viewed(root: Location, mark: Mark | None = None) -> Location:

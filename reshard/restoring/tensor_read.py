@@ -28,11 +28,11 @@ from reshard.engine.decode.chunk_reader import check_recorded, crc_text
 from reshard.engine.limits import Limits
 from reshard.engine.read_boxes import BoxBatch, BoxUnit, Done
 from reshard.engine.read_tasks import REQUEST_WEIGHT
-from reshard.engine.task import CastStats, SourceChunk
+from reshard.engine.task import CastStats
 from reshard.errors import CorruptError, MemoryBudgetError
 from reshard.formats.base import Reader
 from reshard.formats.codecs import is_seekable
-from reshard.formats.contents import StoredTensor
+from reshard.formats.contents import SourceChunk, StoredTensor
 from reshard.geometry.dtypes import element_dtype, storage_bytes
 from reshard.geometry.grid import Box, Index
 from reshard.geometry.sizes import format_bytes

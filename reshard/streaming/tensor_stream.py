@@ -218,12 +218,14 @@ def _lines(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> Iterat
 
 def _places(extent: Extent) -> Iterator[tuple[str, str, str]]:
     """The files that contain the chunk, their versions, and the place in each."""
+    if extent.computed is not None:
+        yield from extent.computed.formula.places()
+        for operand in extent.computed.operands:
+            for chunk in operand.chunks:
+                yield from () if chunk.extent is None else _places(chunk.extent)
+        return
     if extent.pieces is None:
         yield extent.path, extent.version, f"{extent.offset} {extent.length}"
-        for layer in extent.layers:
-            place = f"{layer.kind} {layer.offset} {layer.length} {layer.digest}"
-            if layer.path:
-                yield layer.path, layer.file_version, place
         return
     for piece in extent.pieces.pieces:
         yield piece.path, piece.version, f"{piece.offset} {piece.box} {piece.order}"

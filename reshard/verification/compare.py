@@ -228,10 +228,9 @@ def _recorded(name: str, stored: str, tensor: StoredTensor, *, has_crcs: bool) -
         return TensorVerdict(name, status, stored, tensor.digest, detail)
     if tensor.encoding.checksum:
         return TensorVerdict(name, "checksum", stored, None, "each chunk has its own CRC32C")
-    if tensor.encoding.compressor == "delta":
-        return TensorVerdict(
-            name, "checksum", stored, None, "its bytes have the checksum that a delta records"
-        )
+    if tensor.is_checked:
+        detail = "the checksums of what it is made of were compared"
+        return TensorVerdict(name, "checksum", stored, None, detail)
     if has_crcs:
         return TensorVerdict(
             name, "checksum", stored, None, "its bytes have the CRC that its format records"

@@ -285,8 +285,8 @@ def _opened(
     except ReshardError as error:
         if isinstance(error, NotACheckpointError) and all(record.folder for record in records):
             raise  # a folder of checkpoints, not a checkpoint
-        if chosen.deltas and _opened(replace(chosen, deltas=()), records)[0] is not None:
-            raise  # the fault is in the deltas; the records are of the base
+        if chosen.computed and _opened(replace(chosen, computed=()), records)[0] is not None:
+            raise  # the fault is in what is computed, as in deltas; the records are of the base
         return None, (f"{chosen.path} cannot be opened as a checkpoint: {error}",)
 
 

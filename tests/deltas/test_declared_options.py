@@ -16,7 +16,7 @@ from reshard.cli.app import run
 from reshard.cli.commands.deltas import delta
 from reshard.deltas.declared_options import OPTIONS
 from reshard.deltas.payloads import PAYLOADS
-from reshard.formats.codecs.layered import CHANGES
+from reshard.formats.delta.changes import CHANGES
 
 
 @pytest.mark.parametrize("name", OPTIONS)

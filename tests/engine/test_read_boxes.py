@@ -22,9 +22,8 @@ from reshard.engine.decode.box_plan import (
 )
 from reshard.engine.limits import Limits
 from reshard.engine.read_boxes import BoxBatch, BoxUnit, Sources, batched, fill_array, read_batch
-from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError
-from reshard.formats.contents import Encoding, Extent, StoredTensor
+from reshard.formats.contents import Encoding, Extent, SourceChunk, StoredTensor
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.task_cost import AT_ONCE_BYTES

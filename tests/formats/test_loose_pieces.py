@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.engine.decode.chunk_reader import ChunkFacts, open_chunk
-from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError, StorageError
 from reshard.formats import loose_pieces
 from reshard.formats.base import Reader
-from reshard.formats.contents import RawPiece
+from reshard.formats.contents import RawPiece, SourceChunk
 from reshard.formats.format import Opening
 from reshard.formats.loose_pieces import (
     gathered_chunks,

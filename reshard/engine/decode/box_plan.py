@@ -22,10 +22,9 @@ from itertools import pairwise
 from msgspec import Struct
 
 from reshard.engine.buffers import ALIGNMENT
-from reshard.engine.task import SourceChunk
 from reshard.errors import MemoryBudgetError
 from reshard.formats.codecs import decoder_bytes, encoded_room, is_seekable
-from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.contents import Encoding, SourceChunk, StoredTensor
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Box, Cuts
 from reshard.geometry.row_major import MIN_RUN_BYTES, Cut, run_elements

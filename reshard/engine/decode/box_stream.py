@@ -14,8 +14,9 @@ from msgspec import Struct
 from reshard.engine.cast import cast_into
 from reshard.engine.decode.box_plan import StoredBox
 from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkFacts, ChunkReader
-from reshard.engine.task import CastStats, SourceChunk
+from reshard.engine.task import CastStats
 from reshard.formats.base import Reader
+from reshard.formats.contents import SourceChunk
 from reshard.geometry.dtypes import element_dtype
 from reshard.geometry.grid import Box, Index
 from reshard.geometry.row_major import pieces, run_elements

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.checksums.tensor_digest import row_major
-from reshard.engine.task import SourceChunk, SourceRead
+from reshard.engine.decode.computed_stream import ComputedStream
+from reshard.engine.task import SourceRead
 from reshard.errors import CorruptError
 from reshard.formats.codecs import DecodeStream, open_fill, open_stream
 from reshard.formats.codecs.source import REMEDY, Source
 from reshard.formats.codecs.stream import RawStream
-from reshard.formats.contents import Encoding, StoredTensor
+from reshard.formats.contents import Encoding, OperandWindow, SourceChunk, StoredTensor
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import MIN_RUN_BYTES, Band, run_elements, span
@@ -68,6 +69,9 @@ def open_chunk(
     decoded_bytes = chunk_bytes(chunk, stored.dtype)
     if chunk.extent is None:
         return open_fill(stored.fill, decoded_bytes)
+    if chunk.extent.computed is not None:
+        # Operands are chunks, too: the class is handed down, since it is made of such streams itself.
+        return ComputedStream(chunk.extent.computed, stored.where(chunk), _open_operand)
     return open_stream(
         stored.encoding,
         chunk.extent,
@@ -79,6 +83,11 @@ def open_chunk(
         encoded=encoded,
         wanted_bytes=wanted_bytes,
     )
+
+
+def _open_operand(operand: OperandWindow, chunk: SourceChunk, dtype: np.dtype[Any]) -> ChunkReader:
+    stored = ChunkFacts(operand.name, operand.dtype, operand.encoding, operand.fill)
+    return ChunkReader(stored, chunk, chunk.box.intersect(operand.box) or chunk.box, dtype)
 
 
 def chunk_bytes(chunk: SourceChunk, dtype: str) -> int:

@@ -15,8 +15,9 @@ import numpy as np
 from msgspec import Struct
 
 from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkFacts, ChunkReader, chunk_bytes
-from reshard.engine.task import SourceChunk, SourceRead, Task, source_element_type
+from reshard.engine.task import SourceRead, Task, source_element_type
 from reshard.formats.codecs import encoded_room
+from reshard.formats.contents import SourceChunk
 from reshard.geometry.dtypes import storage_bytes
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import Band, band_capacity, bands, row_bytes

@@ -19,20 +19,12 @@ from reshard.checksums.sums import Sums, coverage
 from reshard.engine.error_context import about_tensor
 from reshard.engine.output import TaskOutput
 from reshard.engine.read_turns import reading, turns_between
-from reshard.engine.task import (
-    Result,
-    SourceChunk,
-    SourceRead,
-    StoredChunk,
-    TargetChunk,
-    Task,
-    Unit,
-)
+from reshard.engine.task import Result, SourceRead, StoredChunk, TargetChunk, Task, Unit
 from reshard.engine.write.chunk_files import write_chunk
 from reshard.errors import CorruptError, VerificationError
 from reshard.formats.codecs import encode_chunk, is_seekable
 from reshard.formats.codecs.source import REMEDY, TRAILER_BYTES
-from reshard.formats.contents import Extent
+from reshard.formats.contents import Extent, SourceChunk
 from reshard.geometry.dtypes import storage_bytes
 from reshard.storage.base import FileStatus
 from reshard.storage.buckets.objects import WHOLE_BYTES

@@ -13,7 +13,6 @@ from reshard.formats.codecs.compressed import (
     zstd_encoded_bytes,
 )
 from reshard.formats.codecs.encode import encode_chunk, encoder_bytes
-from reshard.formats.codecs.layered import LayeredStream, layered_decoder_bytes
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import (
     AtOnceStream,
@@ -87,8 +86,9 @@ def open_fill(fill: bytes, decoded_bytes: int) -> DecodeStream:
 
 def decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
     """Upper bound of the memory that one stream takes; arithmetic only."""
-    streams = 1 + (int(encoding.spec) if encoding.compressor == "delta" else 0)
-    ahead_bytes = streams * min(encoding.read_ahead_bytes, zstd_encoded_bytes(decoded_bytes))
+    if encoding.compressor == "computed":
+        return int(encoding.spec)
+    ahead_bytes = min(encoding.read_ahead_bytes, zstd_encoded_bytes(decoded_bytes))
     turned_bytes = decoded_bytes if encoding.axis_order else 0
     return ahead_bytes + _decoder_bytes(encoding, decoded_bytes) + turned_bytes
 
@@ -102,8 +102,6 @@ def _decoder_bytes(encoding: Encoding, decoded_bytes: int) -> int:
         return blosc_decoder_bytes(encoding.spec, decoded_bytes)
     if encoding.compressor == "tensorstore":
         return array_decoder_bytes(decoded_bytes)
-    if encoding.compressor == "delta":
-        return layered_decoder_bytes(encoding.spec)
     return decoded_bytes if encoding.gathered == "at once" else 0
 
 
@@ -142,8 +140,6 @@ def _decoder(
         return GzipStream(source, decoded_bytes)
     if encoding.compressor == "blosc":
         return BloscStream(source, decoded_bytes, encoding.spec)
-    if encoding.compressor == "delta":
-        return LayeredStream(source, decoded_bytes, encoding.read_ahead_bytes)
     if encoding.gathered == "at once":
         return AtOnceStream(source, decoded_bytes)
     return RawStream(source, decoded_bytes)

@@ -1,22 +1,23 @@
 """chain_reader: a full version with deltas over it, as one open checkpoint.
 
-Its tensors are those of the base, their bytes those of the last version. Each chunk is decoded by ``codecs/layered.py`` from the bytes of the base
+Its tensors are those of the base, their bytes those of the last version. Each chunk is computed by ``changes.py`` from the bytes of the base
 and the payloads over them, and every checksum that a delta records is compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import FormatError, PlanError, VerificationError
-from reshard.formats.base import Chunks, Reader, WeightsVersion
-from reshard.formats.codecs.layered import CHANGES
-from reshard.formats.contents import Encoding, Extent, Layer, StoredTensor
+from reshard.formats.base import Reader, WeightsVersion
+from reshard.formats.computed import ComputedTensor, Operand, computed_reader, computed_tensor
+from reshard.formats.contents import StoredTensor
+from reshard.formats.delta.changes import DeltaFormula, Layer
 from reshard.formats.delta.index import DeltaIndex, ListedTensor
 from reshard.formats.delta.index_values import (
     folder_of,
@@ -24,17 +25,47 @@ from reshard.formats.delta.index_values import (
     version_order,
     version_text,
 )
-from reshard.formats.delta.read_delta import Delta, Payload
+from reshard.formats.delta.read_delta import Delta, Payload, anchor_version, open_delta
 from reshard.formats.safetensors.header import header_shape, safetensors_name
-from reshard.geometry.grid import Index
-
-if TYPE_CHECKING:
-    from reshard.formats.safetensors.reader import SafetensorsChunks
+from reshard.storage.location import Location, real_text
 
 LAYER_BYTES = 500
 """Memory of a layer, an overestimate."""
 
 _FULL_VERSION = "publish a full version, and start from that"
+
+
+class Deltas(Struct, frozen=True):
+    """The deltas over a checkpoint, as a Computation.
+
+    Attributes:
+        folders: in any order.
+    """
+
+    folders: tuple[Location, ...]
+
+    @property
+    def option(self) -> tuple[str, list[str]]:
+        return "deltas", list(map(str, self.folders))
+
+    @property
+    def text(self) -> str:
+        return ", ".join(map(real_text, self.folders))
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Each has an entry in an index, one in a header, and a layer."""
+        return 2500 * len(self.folders)
+
+    def applied(self, base: Reader, root: Location) -> Reader:
+        """The version that they make; raises as ``chain_reader``."""
+        deltas = list(map(open_delta, self.folders))
+        known = {one for delta in deltas for one in (delta.base_version, delta.version)}
+        return chain_reader(base, deltas, anchor_version(root, known))
+
+    def state(self) -> Iterator[str]:
+        """The state of their files."""
+        return (line for each in self.folders for line in each.state())
 
 
 def chained(deltas: Sequence[Delta], anchor: str | None = None) -> tuple[Delta, ...]:
@@ -161,38 +192,29 @@ def chain_reader(base: Reader, deltas: Sequence[Delta], anchor: str | None = Non
     if listing is not None:
         _check_tensors(base, listing)
     layers = {name: _layers(tensor, chain, listing) for name, tensor in base.tensors.items()}
-    tensors = {name: _layered(base, tensor, layers[name]) for name, tensor in base.tensors.items()}
+    computed = {name: _layered(base, name, found) for name, found in layers.items() if found}
+    reader = computed_reader(base, computed)
+    # Files and names are those of the base; so is what it records of a tensor that no delta changes.
+    tensors = {
+        name: replace(tensor, digest=base.tensors[name].digest)
+        if _is_kept(layers[name])
+        else tensor
+        for name, tensor in reader.tensors.items()
+    }
     kept = sum(delta.metadata_bytes for delta in chain)
     kept += LAYER_BYTES * sum(map(len, layers.values()))
     return replace(
-        base,
+        reader,
         tensors=MappingProxyType(tensors),
-        chunks=ChainChunks(base, layers),
-        metadata_bytes=base.metadata_bytes + kept,
-        conversion="",
-        made=None,
+        leaves=base.leaves,
+        metadata_bytes=reader.metadata_bytes + kept,
         warnings=(*base.warnings, *_warnings(chain, listing)),
-        takes_record=False,
         version=WeightsVersion(chain[-1].version, chain[-1].index.target_identity),
     )
 
 
-class ChainChunks(Chunks):
-    """The chunks of the base, with their layers.
-
-    Attributes:
-        model_name: the names of the files of the base.
-    """
-
-    def __init__(self, base: Reader, layers: Mapping[str, tuple[Layer, ...]]) -> None:
-        self.model_name = cast("SafetensorsChunks", base.chunks).model_name
-        self._base = base
-        self._layers = layers
-
-    def locate(self, name: str, index: Index) -> Extent | None:
-        found = self._base.locate(name, index)
-        layers = self._layers.get(name)
-        return found if found is None or not layers else replace(found, layers=layers)
+def _is_kept(layers: Sequence[Layer]) -> bool:
+    return all(layer.kind == "same" for layer in layers)
 
 
 def _layers(
@@ -221,20 +243,17 @@ def _layer(delta: Delta, payload: Payload) -> Layer:
     )
 
 
-def _layered(base: Reader, tensor: StoredTensor, layers: Sequence[Layer]) -> StoredTensor:
-    if not layers:
-        return tensor
+def _layered(base: Reader, name: str, layers: tuple[Layer, ...]) -> ComputedTensor:
+    tensor = base.tensors[name]
     encoding, spec = tensor.encoding, tensor.spec
-    is_whole = spec.storage.count <= 1 and not base.copies(spec.name)
+    is_whole = spec.storage.count <= 1 and not base.copies(name)
     if not is_whole or encoding.compressor != "none" or encoding.gathered != "no":
         raise FormatError(
-            f"{base.uri} holds slices of {spec.name!r} in several places, but deltas change whole tensors; convert it to safetensors with whole "
+            f"{base.uri} holds slices of {name!r} in several places, but deltas change whole tensors; convert it to safetensors with whole "
             "tensors, and give the result as the base"
         )
-    decoders = sum(CHANGES[layer.kind].decoders for layer in layers if layer.kind != "same")
-    made = Encoding("delta", spec=str(decoders), read_ahead_bytes=encoding.read_ahead_bytes)
-    is_changed = decoders > 0
-    return replace(tensor, encoding=made, digest=None if is_changed else tensor.digest)
+    formula = DeltaFormula(layers, encoding.read_ahead_bytes)
+    return computed_tensor(spec, formula, [Operand.of(base, name)])
 
 
 def _check_names(base: Reader, delta: Delta) -> None:

@@ -95,7 +95,7 @@ def _chunks(
 def _encoding(form: OrbaxForm, source: StoredTensor) -> Encoding:
     if form.compression is not None:
         return form.compression
-    if source.encoding.compressor in ("tensorstore", "delta"):
+    if source.encoding.compressor in ("tensorstore", "computed"):
         return Encoding(checksum=True)
     if source.encoding.compressor == "zlib":
         return Encoding("gzip", source.encoding.level, checksum=True)

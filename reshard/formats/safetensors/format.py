@@ -250,7 +250,7 @@ def _name_of(source: Reader) -> ModelName:
     """The source's own, so that the programs that load it find the target too."""
     if source.format != "safetensors":
         return ModelName()
-    return cast("SafetensorsChunks", source.chunks).model_name
+    return cast("SafetensorsChunks", source.chunks.origin).model_name
 
 
 def _carried(source: Reader) -> Beside:

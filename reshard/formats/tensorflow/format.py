@@ -105,10 +105,10 @@ def tensorflow_form(options: Mapping[str, Any], source: Reader) -> TensorflowFor
             f"file_bytes is the size of shards, but files is {files!r}; leave it out (file_bytes)"
         )
     form = TensorflowForm(files=files, file_bytes=file_bytes or SHARD_BYTES)
-    if not isinstance(source.chunks, TensorflowChunks):
+    if not isinstance(source.chunks.origin, TensorflowChunks):
         return form
-    names: NamesOf = "variables" if source.chunks.is_of_variables else "objects"
-    return replace(form, names=names, graph=source.chunks.graph)
+    names: NamesOf = "variables" if source.chunks.origin.is_of_variables else "objects"
+    return replace(form, names=names, graph=source.chunks.origin.graph)
 
 
 def _slices(tensor: TargetTensor, source: StoredTensor) -> Grid:
@@ -154,7 +154,7 @@ def _was_cut(name: str, target: TargetCheckpoint, source: Reader) -> bool:
     is_asked = tensor.spec.layout is not None or tensor.partition is not None
     if is_asked or tensor.packed is None or tensor.packed.count > 1:
         return False
-    if not isinstance(source.chunks, TensorflowChunks) or not tensor.spec.nbytes:
+    if not isinstance(source.chunks.origin, TensorflowChunks) or not tensor.spec.nbytes:
         return False
     origin = target.made.origins.get(name) if target.made is not None else None
     stored = source.tensors.get(name if origin is None else origin.name)

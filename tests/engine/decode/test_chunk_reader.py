@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from reshard.engine.decode import chunk_reader
 from reshard.engine.decode.chunk_reader import ChunkBuffers, ChunkFacts, ChunkReader
-from reshard.engine.task import SourceChunk
 from reshard.errors import CorruptError
 from reshard.formats.codecs import encoded_room
-from reshard.formats.contents import Encoding, Extent
+from reshard.formats.contents import Encoding, Extent, SourceChunk
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import bands, row_bytes
 from tests.engine.stores import RAW_CRC, ZSTD, ZSTD_CRC, encode

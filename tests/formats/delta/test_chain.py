@@ -21,7 +21,7 @@ from reshard.errors import (
     PlanError,
     VerificationError,
 )
-from reshard.formats.codecs.layered import BLOCK_BYTES
+from reshard.formats.delta.changes import BLOCK_BYTES
 from tests.campaigns import examples
 from tests.delta_layout import (
     CHECKSUMS,

@@ -6,7 +6,7 @@ from tests.sabotage.sabotage import Sabotage
 
 CHAIN = "reshard/formats/delta/chain.py"
 MAKE = "reshard/deltas/make_delta.py"
-LAYERED = "reshard/formats/codecs/layered.py"
+LAYERED = "reshard/formats/delta/changes.py"
 
 SABOTAGES = (
     Sabotage(

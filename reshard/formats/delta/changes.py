@@ -1,15 +1,16 @@
-"""The bytes of a tensor with the layers of deltas over them.
+"""DeltaFormula: computes the bytes of a tensor from those of a base, and from the layers of deltas over them.
 
-Each block of the base passes through every layer, the oldest first, and through the checksum that the layer records. Payloads are decoded in step
-with the base, in bounded memory: a layer that overwrites has its positions and its new bytes in one frame, which is decoded by two streams.
+Each window of the base passes through every layer, the oldest first, and through the checksum that the layer records. Payloads are decoded in
+step with the base, in bounded memory: a layer that overwrites has its positions and its new bytes in one frame, which is decoded by two streams.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
 import numpy as np
+from msgspec import Struct
 
 from reshard.arguments import DeltaEncoding
 from reshard.errors import VerificationError
@@ -20,12 +21,15 @@ from reshard.formats.codecs.compressed import (
     zstd_decoder_bytes,
 )
 from reshard.formats.codecs.source import Source
-from reshard.formats.codecs.stream import INPUT_BYTES, SourceStream
-from reshard.formats.contents import Extent, Layer
+from reshard.formats.codecs.stream import INPUT_BYTES
+from reshard.formats.contents import Extent
 from reshard.formats.delta.index_values import Checksum, Hasher, hasher
+from reshard.formats.formula import Calculation, Formula
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from reshard.geometry.grid import Box
 
     Bytes = npt.NDArray[np.uint8]
 
@@ -40,42 +44,91 @@ COUNT_BYTES = POSITION_BYTES = 4
 _KEPT_POSITIONS = BLOCK_BYTES // POSITION_BYTES
 
 
-def layered_decoder_bytes(decoders: str) -> int:
-    """Memory of the layers of a stream, with so many decoders of zstd (``Encoding.spec``)."""
-    return int(decoders or 0) * (zstd_decoder_bytes(LEVEL) + 2 * BLOCK_BYTES) + BLOCK_BYTES
+LayerKind = Literal[DeltaEncoding, "same"]
 
 
-class LayeredStream(SourceStream):
-    """The bytes of ``source``, which are those of a whole tensor, with layers over them."""
+class Layer(Struct, frozen=True):
+    """The change of one delta to the bytes of a whole tensor; the layout is that of ``formats/delta/index.py``.
 
-    def __init__(self, source: Source, decoded_bytes: int, read_ahead_bytes: int) -> None:
-        super().__init__(source, decoded_bytes)
+    Attributes:
+        kind: the way in which the payload changes the bytes; ``"same"`` for a tensor that the delta does not touch, whose bytes are only checked.
+        version: of the delta, for messages.
+        checksum: the kind of ``digest``, by the name that the delta gives it.
+        digest: of all bytes of the tensor with this layer, hex digits.
+        path, offset, length, file_version: of the payload, one zstd frame; as in ``Extent``.
+    """
+
+    kind: LayerKind
+    version: str
+    checksum: str
+    digest: str
+    path: str = ""
+    offset: int = 0
+    length: int = 0
+    file_version: str = ""
+
+
+class DeltaFormula(Formula, frozen=True):
+    """The bytes of a tensor, which is one chunk, with layers over them, the oldest first.
+
+    Attributes:
+        read_ahead_bytes: of a payload; as in ``Encoding``.
+    """
+
+    layers: tuple[Layer, ...]
+    read_ahead_bytes: int = 0
+
+    is_opaque = is_sequential = True
+    scratch_bytes = 1
+
+    @property
+    def window_elements(self) -> int:
+        return BLOCK_BYTES // 4
+
+    def places(self) -> Iterator[tuple[str, str, str]]:
+        for layer in self.layers:
+            if layer.path:
+                place = f"{layer.kind} {layer.offset} {layer.length} {layer.digest}"
+                yield layer.path, layer.file_version, place
+
+    @property
+    def fixed_bytes(self) -> int:
+        decoders = sum(CHANGES[each.kind].decoders for each in self.layers if each.kind != "same")
+        return decoders * (zstd_decoder_bytes(LEVEL) + 2 * BLOCK_BYTES + self.read_ahead_bytes)
+
+    def boxes(self, box: Box) -> tuple[Box]:
+        return (box,)
+
+    def opened(self, where: str, nbytes: int) -> Calculation:
+        return _Applied(self, where, nbytes)
+
+
+class _Applied(Calculation):
+    """Applies the layers of a formula, window by window."""
+
+    def __init__(self, formula: DeltaFormula, where: str, nbytes: int) -> None:
+        super().__init__(formula)
         self._layers: list[_CheckedLayer] = []
-        if source.length != decoded_bytes:
-            raise source.corrupt(f"it should have {decoded_bytes} bytes, but has {source.length}")
         try:
-            for layer in source.extent.layers:
-                self._layers.append(
-                    _CheckedLayer(layer, source.where, decoded_bytes, read_ahead_bytes)
-                )
+            for layer in formula.layers:
+                self._layers.append(_CheckedLayer(layer, where, nbytes, formula.read_ahead_bytes))
         except BaseException:
             self.close()
             raise
 
-    def _make(self, out: memoryview) -> None:
-        for start in range(0, len(out), BLOCK_BYTES):
-            block = out[start : start + BLOCK_BYTES]
-            self._source.readinto(block)
-            octets = np.frombuffer(block, np.uint8)
+    def compute(self, box: Box, operands: Sequence[Any], out: Any) -> None:
+        del box  # windows come in order
+        out[...] = operands[0]
+        octets = out.reshape(-1).view(np.uint8)
+        for start in range(0, len(octets), BLOCK_BYTES):
             for layer in self._layers:
-                layer.apply(octets)
+                layer.apply(octets[start : start + BLOCK_BYTES])
 
-    def _check_end(self) -> None:
+    def check_end(self) -> None:
         for layer in self._layers:
             layer.check()
 
     def close(self) -> None:
-        super().close()
         for layer in self._layers:
             layer.close()
 
