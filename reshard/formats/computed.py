@@ -85,7 +85,8 @@ def computed_tensor(
     result. Where operands can be read from any place it is cut further.
     """
     streamed = [operand.stored for operand in operands if not operand.is_held]
-    if all(is_seekable(each.encoding) and not each.encoding.checksum for each in streamed):
+    is_free = all(is_seekable(s.encoding) and not s.encoding.checksum for s in streamed)
+    if is_free and not formula.is_sequential:
         spec = replace(spec, storage=_cut_small(spec.storage, formula, spec.itemsize))
     memory = _memory_bytes(spec, formula, operands)
     ahead = max((each.stored.encoding.read_ahead_bytes for each in operands), default=0)
