@@ -27,6 +27,7 @@ from reshard.api.inspection import (
     starter_layout,
     steps,
 )
+from reshard.api.merging import merge
 from reshard.api.restoring import open_checkpoint, restore
 from reshard.api.targets import (
     begin_parts,
@@ -274,6 +275,7 @@ __all__ = [
     "layout_map_scope",
     "list_devices",
     "locate",
+    "merge",
     "open_checkpoint",
     "plan",
     "plan_all",

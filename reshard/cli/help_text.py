@@ -27,6 +27,7 @@ from msgspec import Struct
 from typer.models import ParameterInfo
 
 _NAMES = {
+    "from_": ("--from",),
     "show_all": ("--all",), "quiet": ("--quiet", "-q"), "as_json": ("--json",), "directory": ("--dir",),
 }  # fmt: skip
 """The names of options that are not those of their parameters."""

@@ -158,10 +158,12 @@ Source = Annotated[
 OPTION_NAMES = {
     "sizes": "size",  # given once for each
     "receiver": "for",
+    "from_": "from",
     **{argument: option for option, argument in LIBRARY_NAMES.items()},
 }
 _ARGUMENTS = (
-    *reshard.ConvertOptions.__annotations__, "base_version", "item", "key", "max_memory", "name", "step", "unlisted", "workers"
+    *reshard.ConvertOptions.__annotations__, "base_version", "item", "key", "max_memory", "name", "step", "unlisted", "workers",
+    "base", "dtype", "ema", "from_", "last", "method", "scale", "weights",
 )  # fmt: skip
 _ONE = "|".join(_ARGUMENTS)
 _CHOSEN = re.compile(rf'(?<=\()({_ONE})="([a-z0-9]+)"(?=\))')

@@ -143,14 +143,15 @@ class ConversionReport(Record, frozen=True):
             together.
         map: None without one.
         identity: None where none was made.
+        merged: None for a conversion of one checkpoint.
     """
 
     JSON: ClassVar[Json] = Json(
         (
             "source", "target", "tensors", "nbytes", "read_bytes", "moved_bytes", "written_bytes", "seconds", "warnings",
-            "missing_chunks", "resumed_bytes", "already_done", "requests", "map", "identity",
+            "missing_chunks", "resumed_bytes", "already_done", "requests", "map", "identity", "merged",
         ),
-        left_out=("map", "identity"),
+        left_out=("map", "identity", "merged"),
         later=("missing_chunks", "requests"),
     )  # fmt: skip
 
@@ -174,6 +175,10 @@ class ConversionReport(Record, frozen=True):
     map: Annotated[MapSummary | None, Meta(description="What a map made of the source.")] = None
     identity: Annotated[
         IdentityReport | None, Meta(description="Of the weights, where one was made.")
+    ] = None
+    merged: Annotated[
+        str | None,
+        Meta(description="Of several checkpoints: what was averaged, with which weights."),
     ] = None
 
     @property

@@ -138,6 +138,8 @@ def report_view(
         yield from warnings_of(report.warnings, said)
         return
     yield from _done(report)
+    if report.merged is not None:
+        yield Text(report.merged)
     yield from request_report(report.requests)
     if report.map is not None:
         yield Text(map_text(report.map))

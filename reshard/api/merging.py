@@ -1,0 +1,94 @@
+"""The public function that merges checkpoints: averages of several, and what they change of a base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from msgspec.structs import replace
+
+from reshard.arguments import takes_options
+from reshard.conversion.options import Target
+from reshard.engine.limits import limits_of
+
+if TYPE_CHECKING:
+    from reshard.arguments import DTypeLike, MapLike, Path, Unlisted
+    from reshard.arithmetic.weights import MergeMethod
+    from reshard.conversion.options import ConvertOptions
+    from reshard.conversion.report import ConversionReport
+    from reshard.engine.progress import Progress
+
+
+@takes_options(Target)
+def merge(
+    sources: Sequence[Path | tuple[Path, MapLike]],
+    target: Path,
+    *,
+    weights: Sequence[float] | str | None = None,
+    ema: float | None = None,
+    last: int | None = None,
+    method: MergeMethod = "linear",
+    base: Path | tuple[Path, MapLike] | None = None,
+    scale: float = 1.0,
+    from_: int | None = None,
+    dtype: DTypeLike | None = None,
+    unlisted: Unlisted = "leave",
+    max_memory: int | str | None = None,
+    workers: int | None = None,
+    max_growth: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    before_publish: Callable[[str], None] | None = None,
+    **options: Unpack[ConvertOptions],
+) -> ConversionReport:
+    """Averages checkpoints into one, in one pass: converts what they make together to ``target``.
+
+    It is a ``convert`` in every other way: any format, mesh and place, bounded memory; ``target`` appears whole or not at all, and the same call
+    resumes an interrupted run. Floats are summed in float64 and rounded once: the result has the same bits in whichever order the
+    checkpoints are given. Everything else (integers, strings, PRNG keys) must be equal in all of them, or is taken from one.
+
+    Args:
+        sources: the checkpoints, the oldest first; each may have a map of its own, which makes the tensors that all have. The first gives
+            names, dtypes and metadata. ``run/{8000..10000..500}`` stands for several.
+        weights: a number for each, which are divided by their sum; or ``"linear"`` or ``"minus-sqrt"``, the weights of an average that stands for
+            a decay of the learning rate. Equal by default.
+        ema: the decay of a moving average over the checkpoints, such as 0.999, in place of weights.
+        last: the one source is the folder of a run: its so many last steps.
+        method: ``"linear"``, a weighted average; ``"task-arithmetic"``, ``base + scale * sum(weight * (source - base))``, with weights as they
+            are given, 1 by default.
+        base, scale: of task arithmetic.
+        from_: the number, from 1, of the source from which everything is taken that is no float.
+        dtype: of averaged tensors, by default that of the first; so floats are rounded once, where ``cast`` would round again.
+        unlisted, max_memory, workers, max_growth, progress, before_publish: as for ``convert``.
+        options: those of ``convert``.
+
+    Raises PlanError for checkpoints of other names or shapes and for weights that make no average, VerificationError for integers that differ, and
+    the errors of ``convert``.
+
+    >>> merge(["run/{8000..10000..500}"], "averaged", weights="minus-sqrt", from_=5)  # doctest: +SKIP
+    """
+    from reshard.arithmetic.merge import Merge, is_averaged
+    from reshard.conversion.check_target import check_target
+    from reshard.conversion.convert import convert_targets
+    from reshard.formats.choose import choose_checkpoint
+    from reshard.storage.local.target_checks import refuse_overlap
+    from reshard.storage.location import locate
+
+    asked: dict[str, Any] = {
+        "sources": sources, "weights": weights, "ema": ema, "last": last, "method": method, "base": base, "scale": scale, "from_": from_,
+        "dtype": dtype, "unlisted": unlisted,
+    }  # fmt: skip
+    made = Merge.asked(asked)
+    paths = [each.path for each in (*made.sources, *filter(None, [made.base]))]
+    first = choose_checkpoint(paths[0], None, None, "source", unlisted)
+    chosen = replace(first, computed=(made,))
+    limits = limits_of(max_memory, workers, *paths, target, max_growth=max_growth)
+    checked = check_target(Target(target, **options), limits)
+    for each in paths:
+        refuse_overlap(locate(checked.target), locate(each))
+    report = convert_targets(chosen, [checked], None, progress, before_publish).reports[0]
+    if report.already_done:
+        return report
+    averaged = sum(is_averaged(tensor.source_dtype or "int64") for tensor in report.tensors)
+    checkpoints = f"{len(made.sources)} checkpoints, with the weights {made.weights.text}"
+    text = f"averaged {averaged:,} tensors of {checkpoints}; copied {len(report.tensors) - averaged:,}"
+    return replace(report, merged=text)

@@ -1,0 +1,107 @@
+"""``reshard merge``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import asdict
+
+import reshard
+from reshard.cli.groups import Output, Resources
+from reshard.cli.options import Count, Misuse, given_of, halves, usage
+from reshard.cli.target_options import (
+    check_words,
+    given_options,
+    library_options,
+    takes_target_options,
+)
+
+
+@takes_target_options(after="sources")
+def merge(
+    sources: list[str],
+    *,
+    weights: str | None = None,
+    ema: float | None = None,
+    last: Count = None,
+    method: str = "linear",
+    base: str | None = None,
+    scale: float = 1.0,
+    from_: Count = None,
+    dtype: str | None = None,
+    unlisted: reshard.Unlisted = "leave",
+    resources: Resources,
+    output: Output,
+    **given: Any,
+) -> None:
+    r"""Average checkpoints into one.
+
+    Reads all of them once, in bounded memory, whatever the format and the mesh of each, and writes DST as reshard convert does: it appears whole
+    or not at all, and the same command resumes an interrupted run. Floats are summed in float64 and rounded once, so that the result has the
+    same bits in whichever order the checkpoints are given. Integers, strings and PRNG keys must be equal in all of them, or are taken from one
+    (--from). Their tensors must have the same names and shapes; a map for each makes them so (CKPT=MAP).
+
+    TIES, DARE and SLERP are not among the methods: they need each tensor twice, or a seed.
+
+    Options:
+        CKPT[=MAP]... DST: The checkpoints, the oldest first, each perhaps with a map file or a recipe, and, last, where the result goes. The
+            first gives names, dtypes and metadata. 'run/{8000..10000..500}' stands for several steps. Write '\=' for an equals sign in a
+            path.
+
+    Averages:
+        --weights W,W,…|linear|minus-sqrt: A weight for each checkpoint, which are divided by their sum; or the weights of an average that
+            stands for a decay of the learning rate, as Megatron-LM computes them. Default: all are equal.
+        --ema D: The weights of a moving average with this decay, such as 0.999.
+        --last N: The one CKPT is the folder of a training run: average its last N steps.
+        --method NAME: linear, a weighted average; or task-arithmetic, which adds to --base what each checkpoint changes of it, times its weight
+            and --scale; weights are then taken as they are, 1 by default.
+        --base CKPT[=MAP]: The checkpoint that all were trained from, for task-arithmetic.
+        --scale FACTOR: Of the sum of changes, for task-arithmetic.
+        --from N: Take integers, strings and PRNG keys from the Nth checkpoint, where they differ.
+        --dtype DTYPE: Of averaged tensors, such as float32; default: that of the first. Floats are rounded once; --cast would round again.
+
+    Examples:
+        $ reshard merge ckpt/1000 ckpt/2000 averaged --from 2
+        $ reshard merge ckpt averaged --last 2 --from 2 --weights minus-sqrt
+        $ reshard merge 'ckpt/{1000..2000..1000}' averaged --from 2 --ema 0.9
+        $ reshard merge ckpt/1000 ckpt/2000 averaged --from 2 --to safetensors \
+          --select '^params/' --weights 1,3
+    """
+    if given["target"]:
+        raise Misuse(
+            "--target makes several targets of one conversion, but a merge makes one; name it last"
+        )
+    if len(sources) < 2:
+        raise Misuse(
+            f"{sources[0]} alone was given; expected the checkpoints and, last, the target: reshard merge run/9000 run/10000 averaged"
+        )
+    options = given_options(given)
+    check_words(options, [given["mesh"]])
+    *paths, dst = sources
+    asked = given_of(
+        weights=_weights(weights), ema=ema, last=last, base=base and _with_map(base), from_=from_, dtype=dtype
+    )  # fmt: skip
+    with output.watching() as progress:
+        report = reshard.merge(
+            list(map(_with_map, paths)), dst, method=method, scale=scale, layout=given["layout"], mesh=given["mesh"], unlisted=unlisted,
+            progress=progress, **asked, **asdict(resources), **library_options(options),
+        )  # fmt: skip
+    output.tell("merge", report, "report.report_view", output.show_all)
+
+
+def _with_map(text: str) -> str | tuple[str, str]:
+    """A checkpoint, or a checkpoint and its map."""
+    first, second = halves("CKPT", "CKPT=MAP", text) if "=" in text else (text, "")
+    return (first, second) if second else first
+
+
+def _weights(text: str | None) -> list[float] | str | None:
+    if text is None or text[:1].isalpha():
+        return text
+    with usage():
+        try:
+            return list(map(float, text.split(",")))
+        except ValueError:
+            raise Misuse(
+                f"--weights {text!r}: expected a number for each checkpoint, such as 1,2,3, or linear or minus-sqrt"
+            ) from None
