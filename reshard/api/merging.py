@@ -90,5 +90,7 @@ def merge(
         return report
     averaged = sum(is_averaged(tensor.source_dtype or "int64") for tensor in report.tensors)
     checkpoints = f"{len(made.sources)} checkpoints, with the weights {made.weights.text}"
-    text = f"averaged {averaged:,} tensors of {checkpoints}; copied {len(report.tensors) - averaged:,}"
+    text = (
+        f"averaged {averaged:,} tensors of {checkpoints}; copied {len(report.tensors) - averaged:,}"
+    )
     return replace(report, merged=text)

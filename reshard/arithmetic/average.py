@@ -96,6 +96,4 @@ class SameFormula(Formula, frozen=True):
 
 def unequal_text(what: str, first: str, other: str) -> str:
     """The message for content that is no float and differs between two checkpoints."""
-    return (
-        f"{what} is not averaged, and differs between {first} and {other}; say which checkpoint it is taken from, by its number from 1 (from_)"
-    )
+    return f"{what} is not averaged, and differs between {first} and {other}; say which checkpoint it is taken from, by its number from 1 (from_)"

@@ -103,7 +103,7 @@ class PiecesFormula(Formula, frozen=True):
 
 def _needed(piece: Piece, box: Box) -> Box:
     """The box of the source around what a box of the target takes of a piece; empty for nothing."""
-    parts = [piece.to_source(part) for part in piece.of_target(box)]
+    parts = [piece.to_source(part) for part in piece.of_target(box)] if box.size else []
     if parts:
         return Box.around(parts)
     view = piece.source_view

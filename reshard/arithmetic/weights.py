@@ -101,7 +101,7 @@ def merge_weights(
 
 
 def _decayed(count: int, ema: Any) -> tuple[float, ...]:
-    if isinstance(ema, bool) or not isinstance(ema, Real) or not 0 < ema < 1:
+    if isinstance(ema, bool) or not isinstance(ema, int | float) or not 0 < ema < 1:
         raise PlanError(
             f"ema is {ema!r}; expected the decay of a moving average, between 0 and 1, such as 0.999"
         )

@@ -31,7 +31,8 @@ from reshard.version import __version__
 
 COMMANDS = {
     "inspect": "inspection", "steps": "inspection", "layout": "inspection", "plan": "conversion", "convert": "conversion", "delta": "deltas",
-    "apply": "deltas", "merge": "merging", "rules": "rules", "recipes": "rules", "part": "targets", "commit": "targets", "verify": "verification", "diff": "verification",
+    "apply": "deltas", "merge": "merging", "rules": "rules", "recipes": "rules",
+    "part": "targets", "commit": "targets", "verify": "verification", "diff": "verification",
     "fingerprint": "verification", "identify": "identity", "sign": "identity", "doctor": "targets", "clean": "targets", "serve": "serve",
     "work": "serve", "jobs": "jobs", "demo": "demo",
 }  # fmt: skip

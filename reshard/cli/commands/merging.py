@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import asdict
 
 import reshard
 from reshard.cli.groups import Output, Resources
-from reshard.cli.options import Count, Misuse, given_of, halves, usage
+from reshard.cli.options import Count, Misuse, given_of
 from reshard.cli.target_options import (
     check_words,
     given_options,
     library_options,
     takes_target_options,
 )
+from reshard.maps.read_map import recipe_names
 
 
 @takes_target_options(after="sources")
@@ -45,8 +47,7 @@ def merge(
 
     Options:
         CKPT[=MAP]... DST: The checkpoints, the oldest first, each perhaps with a map file or a recipe, and, last, where the result goes. The
-            first gives names, dtypes and metadata. 'run/{8000..10000..500}' stands for several steps. Write '\=' for an equals sign in a
-            path.
+            first gives names, dtypes and metadata. 'run/{8000..10000..500}' stands for several steps.
 
     Averages:
         --weights W,W,…|linear|minus-sqrt: A weight for each checkpoint, which are divided by their sum; or the weights of an average that
@@ -79,29 +80,29 @@ def merge(
     check_words(options, [given["mesh"]])
     *paths, dst = sources
     asked = given_of(
-        weights=_weights(weights), ema=ema, last=last, base=base and _with_map(base), from_=from_, dtype=dtype
+        weights=_weights(weights), ema=ema, last=last, method=method, base=base and _with_map(base), scale=scale, from_=from_, dtype=dtype
     )  # fmt: skip
     with output.watching() as progress:
         report = reshard.merge(
-            list(map(_with_map, paths)), dst, method=method, scale=scale, layout=given["layout"], mesh=given["mesh"], unlisted=unlisted,
-            progress=progress, **asked, **asdict(resources), **library_options(options),
+            list(map(_with_map, paths)), dst, **asked, layout=given["layout"], mesh=given["mesh"], unlisted=unlisted, progress=progress,
+            **asdict(resources), **library_options(options),
         )  # fmt: skip
     output.tell("merge", report, "report.report_view", output.show_all)
 
 
 def _with_map(text: str) -> str | tuple[str, str]:
-    """A checkpoint, or a checkpoint and its map."""
-    first, second = halves("CKPT", "CKPT=MAP", text) if "=" in text else (text, "")
-    return (first, second) if second else first
+    """A checkpoint, or a checkpoint and its map: a file or a recipe behind the last ``=``. Other paths may have that sign, too."""
+    first, _, by = text.rpartition("=")
+    is_map = by.endswith((".yaml", ".yml", ".json")) or by in recipe_names() or Path(by).is_file()
+    return (first, by) if first and is_map and not Path(text).exists() else text
 
 
 def _weights(text: str | None) -> list[float] | str | None:
     if text is None or text[:1].isalpha():
         return text
-    with usage():
-        try:
-            return list(map(float, text.split(",")))
-        except ValueError:
-            raise Misuse(
-                f"--weights {text!r}: expected a number for each checkpoint, such as 1,2,3, or linear or minus-sqrt"
-            ) from None
+    try:
+        return list(map(float, text.split(",")))
+    except ValueError:
+        raise Misuse(
+            f"--weights {text!r}: expected a number for each checkpoint, such as 1,2,3, or linear or minus-sqrt"
+        ) from None
