@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,18 @@ def dequantising(path: Path | CheckpointPath, dtype: str = "bfloat16") -> Checkp
 
 
 def restored(path: Path, dtype: str = "bfloat16") -> dict[str, np.ndarray]:
-    """Every tensor by its name, its bits as they are."""
-    opened = OpenedCheckpoint(dequantising(path, dtype))
-    return {
-        name: np.frombuffer(b"".join(opened.stream(name)), np.dtype(getattr(ml_dtypes, t.spec.dtype, t.spec.dtype))).reshape(t.spec.shape)
-        for name, t in opened.info.tensors.items()
-    }  # fmt: skip
+    """Every tensor by its name."""
+    found = flattened(OpenedCheckpoint(dequantising(path, dtype)).restore())
+    return {name: np.asarray(array) for name, array in found}
+
+
+def flattened(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested dicts, by path."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{prefix}{key}/")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def convert(chosen: CheckpointPath, target: Path, **options: Any) -> ConversionReport:
