@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
 
+from reshard.answers.record import counted
 from reshard.arguments import takes_options
 from reshard.conversion.options import Target
 from reshard.engine.limits import limits_of
@@ -89,8 +90,6 @@ def merge(
     if report.already_done:
         return report
     averaged = sum(is_averaged(tensor.source_dtype or "int64") for tensor in report.tensors)
-    checkpoints = f"{len(made.sources)} checkpoints, with the weights {made.weights.text}"
-    text = (
-        f"averaged {averaged:,} tensors of {checkpoints}; copied {len(report.tensors) - averaged:,}"
-    )
+    checkpoints = f"{counted(len(made.sources), 'checkpoint')}, {made.weights.text}"
+    text = f"averaged {counted(averaged, 'tensor')} of {checkpoints}; copied {len(report.tensors) - averaged:,}"
     return replace(report, merged=text)

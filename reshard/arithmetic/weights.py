@@ -43,10 +43,13 @@ class MergeWeights(Struct, frozen=True):
         """The weights after the division, for people; of many only the first and the last.
 
         >>> MergeWeights((1.0, 3.0), 4.0).text
-        '0.25, 0.75'
+        'with the weights 0.25, 0.75'
         """
         shown = [f"{value / self.divisor:.6g}" for value in self.values]
-        return ", ".join(shown if len(shown) <= _SHOWN else [*shown[:3], "…", *shown[-3:]])
+        if len(set(self.values)) == 1:
+            return f"each with the weight {shown[0]}"
+        few = shown if len(shown) <= _SHOWN else [*shown[:3], "…", *shown[-3:]]
+        return f"with the weights {', '.join(few)}"
 
 
 def check_method(method: str) -> MergeMethod:

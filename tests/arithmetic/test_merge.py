@@ -180,7 +180,7 @@ def test_task_arithmetic(run: tuple[Path, list[Tree]], tmp_path: Path) -> None:
         opened(asked)["single"], (base + 0.3 * (changes[0] + changes[1])).astype(np.float32)
     )
     report = reshard.merge(**asked, target=tmp_path / "out")  # type: ignore[arg-type] # a dict
-    assert report.merged == "averaged 5 tensors of 2 checkpoints, with the weights 1, 1; copied 1"
+    assert report.merged == "averaged 5 tensors of 2 checkpoints, each with the weight 1; copied 1"
 
 
 def test_other_dtypes_beside_one_another(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_sources_with_maps_of_their_own(tmp_path: Path) -> None:
     report = reshard.merge([one, (other, to_stack)], tmp_path / "out", max_memory="64MiB")
     wanted = average([stack, layers.transpose(0, 2, 1)], [1, 1], 2, ml_dtypes.bfloat16)
     assert_bits(reshard.restore(tmp_path / "out")["w"], wanted)
-    assert report.merged == "averaged 1 tensors of 2 checkpoints, with the weights 0.5, 0.5; copied 0"  # fmt: skip
+    assert report.merged == "averaged 1 tensor of 2 checkpoints, each with the weight 0.5; copied 0"  # fmt: skip
     again = reshard.merge([one, (other, to_stack)], tmp_path / "out", max_memory="64MiB")
     assert again.already_done
 

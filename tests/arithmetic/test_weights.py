@@ -19,7 +19,8 @@ def test_equal_by_default_and_divided_by_their_sum() -> None:
     assert merge_weights(2, [2, -1]).divisor == 1
     assert merge_weights(3, is_sum=True).divisor == 1
     assert merge_weights(2, [0.5, 0.1], is_sum=True).divisor == 1
-    assert merge_weights(12).text == "0.0833333, 0.0833333, 0.0833333, …, 0.0833333, 0.0833333, 0.0833333"  # fmt: skip
+    assert merge_weights(12).text == "each with the weight 0.0833333"
+    assert merge_weights(12, range(12)).text == "with the weights 0, 0.0151515, 0.030303, …, 0.136364, 0.151515, 0.166667"  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])

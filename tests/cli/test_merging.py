@@ -32,7 +32,7 @@ def test_it_says_what_was_averaged_with_which_weights(steps: Path, capsys: Captu
     out = steps.parent / "told"
     assert run(words(steps, out, "--last", 2, "--from", 1)) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "averaged 1 tensors of 2 checkpoints, with the weights 0.5, 0.5; copied 1" in said
+    assert "averaged 1 tensor of 2 checkpoints, each with the weight 0.5; copied 1" in said
     assert run(words(steps, out, "--last", 2, "--from", 1)) == 0
     assert "nothing to do" in capsys.readouterr().out
     found = reshard.restore(out)
@@ -55,7 +55,7 @@ def test_weights(
     assert run(words(*ckpts, tmp_path / "out", *given, *more)) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["command"] == "merge"
-    assert report["merged"].startswith("averaged 1 tensors of 3 checkpoints, with the weights ")
+    assert report["merged"].startswith("averaged 1 tensor of 3 checkpoints, with the weights ")
     assert reshard.restore(tmp_path / "out")["w"][0, 0] == np.float32(value)
 
 

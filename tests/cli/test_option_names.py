@@ -44,6 +44,6 @@ def test_names_and_prose_stay(said: str) -> None:
 
 
 def test_every_argument_is_one_of_a_public_function() -> None:
-    functions = (reshard.convert, reshard.delta, reshard.sign)
+    functions = (reshard.convert, reshard.delta, reshard.merge, reshard.sign)
     given = {name for function in functions for name in inspect.signature(function).parameters}
     assert set(options._ARGUMENTS) <= given

@@ -36,7 +36,7 @@ PUBLIC = [
     "VerificationError", "VersionInfo", "WeightsIdentity", "__version__", "apply", "begin_parts", "check_arguments",
     "checkpoint_format", "clean", "clean_versions", "commit", "commit_all", "convert", "convert_all", "convert_part", "delta", "diff",
     "distribute_tensor", "doctor", "embedding_lookup", "fingerprint", "identify", "inspect", "inspect_run",
-    "inspect_versions", "is_checkpoint", "join_part", "layout_map_scope", "list_devices", "locate", "open_checkpoint", "plan",
+    "inspect_versions", "is_checkpoint", "join_part", "layout_map_scope", "list_devices", "locate", "merge", "open_checkpoint", "plan",
     "plan_all", "preview_layout", "progress_bar", "prove", "restore", "save", "sign", "starter_layout", "steps",
     "verify",
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import asdict
@@ -91,10 +90,10 @@ def merge(
 
 
 def _with_map(text: str) -> str | tuple[str, str]:
-    """A checkpoint, or a checkpoint and its map: a file or a recipe behind the last ``=``. Other paths may have that sign, too."""
+    """A checkpoint, or a checkpoint and its map: a file or a recipe behind the last ``=``; others have that sign in a path."""
     first, _, by = text.rpartition("=")
-    is_map = by.endswith((".yaml", ".yml", ".json")) or by in recipe_names() or Path(by).is_file()
-    return (first, by) if first and is_map and not Path(text).exists() else text
+    is_map = by.endswith((".yaml", ".yml", ".json")) or by in recipe_names()
+    return (first, by) if first and is_map else text
 
 
 def _weights(text: str | None) -> list[float] | str | None:
