@@ -1,0 +1,94 @@
+"""Arithmetic in the stream beside the least that it needs: ``python -m benchmarks.arithmetic.run [averages] [--mib 512] [--rounds 3]``.
+
+Each contender is a fresh process, in turn, each round beginning with another, timed until its output is on the disk. With ``--cold`` the
+sources are dropped from the system's cache before each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.conversion.rounds import REPOSITORY, tell
+from benchmarks.measure import Cost, run_once
+
+RESHARD = str(Path(sys.executable).parent / "reshard")
+AVERAGE = [sys.executable, "-m", "benchmarks.peers.average_by_hand"]
+INPUTS = 8
+LIMIT_S = 1800
+
+
+def averages(given: argparse.Namespace, work: Path) -> None:
+    """Eight bfloat16 checkpoints averaged in one pass, beside reading them and writing one."""
+    sources = [str(work / str(number)) for number in range(INPUTS)]
+    for number, source in enumerate(sources):
+        subprocess.run([*AVERAGE, "make", str(given.mib), str(number), source], cwd=REPOSITORY, check=True)  # fmt: skip
+    budget = ["--quiet", "--max-memory", "1GiB"]
+    commands = {
+        "read eight, write one": [*AVERAGE, "read", *sources],
+        "by hand, whole tensors": [*AVERAGE, "mean", *sources],
+        "reshard convert of one": [RESHARD, "convert", *budget, sources[0]],
+        "reshard merge of eight": [RESHARD, "merge", *budget, *sources],
+    }
+    costs: dict[str, list[Cost]] = defaultdict(list)
+    names = list(commands)
+    for turn in range(given.rounds):
+        for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
+            if given.cold:
+                _forget(work)
+            target = work / "made"
+            costs[name].append(run_once([*commands[name], str(target)], target, REPOSITORY, LIMIT_S))  # fmt: skip
+            tell(f"round {turn + 1}/{given.rounds}: {name}: {costs[name][-1].wall_s:.2f} s")
+            shutil.rmtree(target)
+    least = costs[names[0]]
+    print(f"\n{INPUTS} checkpoints of {given.mib} MiB, {'cold' if given.cold else 'warm'}\n")
+    print("| medians | wall s | CPU s | peak MiB | × reading and writing |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for name in names:
+        found = costs[name]
+        wall, cpu, peak = (
+            statistics.median(getattr(cost, what) for cost in found)
+            for what in ("wall_s", "cpu_s", "peak_mib")
+        )
+        ratio = statistics.median(a.wall_s / b.wall_s for a, b in zip(found, least, strict=True))
+        print(f"| {name} | {wall:.2f} | {cpu:.2f} | {peak:.0f} | {ratio:.2f} |", flush=True)
+
+
+def _forget(folder: Path) -> None:
+    """Drops the files below a folder from the system's cache."""
+    for path in folder.rglob("*.safetensors"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+PARTS: dict[str, Callable[[argparse.Namespace, Path], None]] = {"averages": averages}
+
+
+def main() -> None:
+    """Parse the command line, measure, print a table for each part."""
+    parser = argparse.ArgumentParser(description="Measure arithmetic over checkpoints.")
+    parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, list(PARTS)])
+    parser.add_argument("--mib", type=int, default=512, help="of each checkpoint")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cold", action="store_true", help="read from the disk")
+    parser.add_argument("--work", type=Path, default=None, help="folder on the disk to measure")
+    given = parser.parse_args()
+    for part in given.parts:
+        work = Path(tempfile.mkdtemp(prefix=f"{part}-", dir=given.work))
+        try:
+            PARTS[part](given, work)
+        finally:
+            shutil.rmtree(work)
+
+
+if __name__ == "__main__":
+    main()
