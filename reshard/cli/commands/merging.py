@@ -7,9 +7,11 @@ from typing import Any
 from msgspec.structs import asdict
 
 import reshard
-from reshard.cli.groups import Output, Resources
+from reshard.cli.groups import ByServer, Chosen, Output, Resources, lets_a_server, refuse_here
 from reshard.cli.options import Count, Misuse, given_of
+from reshard.cli.remote import convert_there, goals_there
 from reshard.cli.target_options import (
+    NamedTarget,
     check_words,
     given_options,
     library_options,
@@ -32,6 +34,7 @@ def merge(
     dtype: str | None = None,
     unlisted: reshard.Unlisted = "leave",
     resources: Resources,
+    by: ByServer,
     output: Output,
     **given: Any,
 ) -> None:
@@ -60,13 +63,20 @@ def merge(
         --from N: Take integers, strings and PRNG keys from the Nth checkpoint, where they differ.
         --dtype DTYPE: Of averaged tensors, such as float32; default: that of the first. Floats are rounded once; --cast would round again.
 
+    By a server:
+        --server URL: Let this server merge: every CKPT and DST are then ROOT/path on the server, without maps and ranges, and --layout may
+            also name what it stores. Ctrl-C stops watching; the merge continues. Default: the variable RESHARD_SERVER.
+
     Examples:
         $ reshard merge ckpt/1000 ckpt/2000 averaged --from 2
         $ reshard merge ckpt averaged --last 2 --from 2 --weights minus-sqrt
         $ reshard merge 'ckpt/{1000..2000..1000}' averaged --from 2 --ema 0.9
         $ reshard merge ckpt/1000 ckpt/2000 averaged --from 2 --to safetensors \
           --select '^params/' --weights 1,3
+        $ reshard merge data/run/1000 data/run/2000 data/averaged --from 2 \
+          --server http://checkpoints:8080 --token-file token
     """
+    server, limits = by.asked(), asdict(resources)
     if given["target"]:
         raise Misuse(
             "--target makes several targets of one conversion, but a merge makes one; name it last"
@@ -75,17 +85,30 @@ def merge(
         raise Misuse(
             f"{sources[0]} alone was given; expected the checkpoints and, last, the target: reshard merge run/9000 run/10000 averaged"
         )
-    options = given_options(given)
-    check_words(options, [given["mesh"]])
-    *paths, dst = sources
+    options, layout, mesh = given_options(given), given["layout"], given["mesh"]
+    check_words(options, [mesh], is_there=server is not None)
+    *named, dst = sources
+    paths = list(map(_with_map, named))
     asked = given_of(
         weights=_weights(weights), ema=ema, last=last, method=method, base=base and _with_map(base), scale=scale, from_=from_, dtype=dtype
     )  # fmt: skip
+    if server is not None:
+        refuse_here(server, {"--last": last})
+        for each in (*paths, asked.get("base")):
+            if isinstance(each, tuple):
+                mend = "convert that checkpoint by its map first"
+                raise Misuse(f"a map of its own, as in {each[0]}={each[1]}, is of this host{lets_a_server(server, mend)}")  # fmt: skip
     with output.watching() as progress:
-        report = reshard.merge(
-            list(map(_with_map, paths)), dst, **asked, layout=given["layout"], mesh=given["mesh"], unlisted=unlisted, progress=progress,
-            **asdict(resources), **library_options(options),
-        )  # fmt: skip
+        if server is None:
+            report = reshard.merge(
+                paths, dst, **asked, layout=layout, mesh=mesh, unlisted=unlisted, progress=progress, **limits, **library_options(options)
+            )  # fmt: skip
+        else:
+            goal = goals_there([NamedTarget(dst, layout, mesh)], options)
+            how = {"from_checkpoint" if n == "from_" else n: value for n, value in asked.items()}
+            choice = Chosen(unlisted=unlisted).there()
+            request = {"source": paths[0], "merge": {"others": paths[1:], **how}, **choice, **limits, **goal}  # fmt: skip
+            (report,) = convert_there(server, request, progress).reports
     output.tell("merge", report, "report.report_view", output.show_all)
 
 

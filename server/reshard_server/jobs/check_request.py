@@ -15,6 +15,7 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
 from reshard import check_arguments, locate
+from reshard.arithmetic.weights import merge_weights
 from reshard.errors import PlanError, ReshardError, StorageError
 from reshard.formats.delta.index_values import version_text
 from reshard.formats.names import version_of_name
@@ -73,10 +74,10 @@ def check_conversion(
     """Raises ProblemError for the first wrong member, with the library's message if there is one."""
     with for_field("/source"):
         source = serving.roots.readable(caller, request.source)
-    deltas = {}
-    for number, path in enumerate(getattr(request, "deltas", ())):
-        with for_field(f"/deltas/{number}"):
-            deltas[path] = serving.roots.readable(caller, path)
+    beside = {}
+    for place, path in getattr(request, "beside", {}).items():
+        with for_field(place):
+            beside[path] = serving.roots.readable(caller, path)
     seen: dict[str, str] = {}
     several = hasattr(request, "targets")
     for number, requested in enumerate(targets_of(request)):
@@ -85,8 +86,8 @@ def check_conversion(
         with for_field(field):
             target = serving.roots.writable(caller, requested.target)
             refuse_overlap(source, target, request.source, requested.target)
-            for path, delta in deltas.items():
-                refuse_overlap(delta, target, path, requested.target)
+            for path, other in beside.items():
+                refuse_overlap(other, target, path, requested.target)
         if requested.target in seen:
             raise ProblemError(
                 INVALID,
@@ -298,6 +299,17 @@ def check_job(serving: Checking, caller: Caller, request: JobRequest) -> None:
             f"parts is {request.parts!r}, but a delta is made, and deltas are applied, by one process; leave parts out",
             "/parts",
         )
+    if (merge := getattr(request, "merge", None)) is not None:
+        for name in ("parts", "deltas"):
+            if getattr(request, name):
+                raise ProblemError(
+                    INVALID,
+                    f"{name} and merge are both given, but checkpoints are merged by one process, as they are; leave {name} out",
+                    f"/{name}",
+                )
+        with for_field("/merge"):
+            is_sum = merge.method == "task-arithmetic"
+            merge_weights(len(merge.others) + 1, merge.weights, merge.ema, is_sum=is_sum)
     engines = serving.settings.engines
     if request.engine != "replicas" and getattr(engines, request.engine, None) is None:
         raise ProblemError(

@@ -412,6 +412,10 @@ def make_child_request(
     else:
         deltas = getattr(request, "deltas", ())
         work = {"deltas": [str(roots.recheck(each)) for each in deltas]}
+        if (merge := getattr(request, "merge", None)) is not None:
+            base = None if merge.base is None else str(roots.recheck(merge.base))
+            others = [str(roots.recheck(each)) for each in merge.others]
+            work["merge"] = {**merge.model_dump(), "others": others, "base": base}
     if (asked := work_of(claim, request, parts_done=parts_done)) == "begin":
         number = conversion.request.parts if claim is None or not claim.parts else claim.parts
         hosts = max(1, slots_for(db, budget, request.host_labels))

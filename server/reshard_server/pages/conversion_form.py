@@ -134,8 +134,8 @@ _BY_TYPE = (
     (Seconds | None, TextField(_seconds, lambda seconds: f"{seconds:.6f}".rstrip("0").rstrip("."))),
 )
 
-_NO_FIELDS = ("step", "item")
-"""Members without a field: on the page a checkpoint has its own path."""
+_NO_FIELDS = ("step", "item", "merge")
+"""Members without a field: on the page a checkpoint has its own path, and a merge is asked for by HTTP."""
 
 MEMBERS: Mapping[str, FieldInfo] = {
     name: found

@@ -155,7 +155,7 @@ def delete_conversion(found: Changed, serving: Serving, _: Form) -> Response:
 
 def _has_plan(found: Conversion) -> bool:
     """True if such a request can be planned."""
-    return not isinstance(found.request, OneDelta) and not getattr(found.request, "deltas", ())
+    return not isinstance(found.request, OneDelta) and not getattr(found.request, "beside", {})
 
 
 @ROUTER.get("/{id}/plan")
@@ -172,7 +172,7 @@ async def show_plan(
     if not _has_plan(found):
         raise ProblemError(
             NOT_FOUND,
-            f"there is no plan of the conversion {found.id}, which makes or applies deltas; see its page",
+            f"there is no plan of the conversion {found.id}, which makes or applies deltas, or merges checkpoints; see its page",
             "id",
         )
     if target >= len(requested):

@@ -28,6 +28,7 @@ from reshard_server.schemas.base import (
     Answer,
     CheckpointChoice,
     Flag,
+    Number,
     Page,
     RequestDocument,
     RootedPath,
@@ -63,6 +64,45 @@ Deltas = Annotated[
     ),
     at_most(1000),
 ]
+
+
+class MergeForm(RequestDocument):
+    """What is made of several checkpoints: the source, which is the first of them, and others."""
+
+    others: Annotated[
+        tuple[RootedPath, ...],
+        Field(max_length=1000, description="The other checkpoints, the oldest first."),
+        at_most(1000),
+    ]
+    weights: (
+        Literal["linear", "minus-sqrt"]
+        | Annotated[tuple[Number, ...], Field(max_length=1001), at_most(1001)]
+        | None
+    ) = Field(
+        None,
+        description="A weight for each, the source first, which are divided by their sum; or the weights of an average that stands for a decay of "
+        "the learning rate. Equal by default.",
+    )
+    ema: Number | None = Field(None, description="The decay of a moving average, between 0 and 1.")
+    method: Literal["linear", "task-arithmetic"] = Field(
+        "linear", description="A weighted average; or a base and what the checkpoints change of it."
+    )
+    base: RootedPath | None = Field(None, description="Of task arithmetic.")
+    scale: Number = Field(1.0, description="Of the changes, in task arithmetic.")
+    from_checkpoint: Whole | None = Field(
+        None,
+        description="The number, from 1 for the source, of the checkpoint from which everything is taken that is no float; by default it must be "
+        "equal in all.",
+    )
+    dtype: str | None = Field(
+        None, max_length=40, description="Of averages; by default that of the source."
+    )
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """The checkpoints besides the source, by their places in the request."""
+        found = {f"/merge/others/{number}": path for number, path in enumerate(self.others)}
+        return found if self.base is None else {**found, "/merge/base": self.base}
 
 
 class DeltaForm(RequestDocument):
@@ -258,6 +298,17 @@ class OneTarget(SourceOptions, JobOptions, TargetRequest):
     """A conversion to one target."""
 
     deltas: Deltas
+    merge: MergeForm | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Other checkpoints, with which the source is averaged.",
+    )
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """The checkpoints that are read besides the source, by their places in the request."""
+        deltas = {f"/deltas/{number}": path for number, path in enumerate(self.deltas)}
+        return deltas if self.merge is None else deltas | self.merge.paths
 
 
 class SeveralTargets(SourceOptions, JobOptions):
@@ -309,7 +360,11 @@ def targets_of(request: JobRequest | AnyPlanRequest) -> tuple[TargetRequest, ...
 def paths_of(request: JobRequest | AnyPlanRequest) -> tuple[str, ...]:
     """Every path that a request names: what is read, and each target with what it reads besides."""
     named = [(each.target, each.config) for each in targets_of(request)]
-    more = (request.old,) if isinstance(request, OneDelta) else getattr(request, "deltas", ())
+    more = (
+        (request.old,)
+        if isinstance(request, OneDelta)
+        else tuple(getattr(request, "beside", {}).values())
+    )
     return (request.source, *more, *(path for pair in named for path in pair if path is not None))
 
 

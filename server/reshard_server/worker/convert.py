@@ -1,4 +1,4 @@
-"""Converts and publishes versions: the only place of the server that calls ``convert_all``, ``apply``, ``delta`` and the functions of parts.
+"""Converts and publishes versions: the only place of the server that converts, merges, applies and makes deltas, whole or in parts.
 
 The library's progress is passed on to the server at most twice a second, with the rate and the time left.
 """
@@ -151,12 +151,17 @@ def _run(
         "progress": progress,
         "before_publish": before_publish,
     }
-    if request.get("deltas"):
+    if request.get("deltas") or request.get("merge"):
         options = {n: value for n, value in request["targets"][0].items() if n != "target"}
         options["restart"] = targets[0].restart
-        made = reshard.apply(
-            request["source"], request["deltas"], targets[0].target, **options, **shared
-        )
+        options |= shared
+        source, target = request["source"], targets[0].target
+        if (merge := request.get("merge")) is None:
+            made = reshard.apply(source, request["deltas"], target, **options)
+        else:
+            how = {n: v for n, v in merge.items() if n not in ("others", "from_checkpoint")}
+            how["from_"] = merge["from_checkpoint"]
+            made = reshard.merge([source, *merge["others"]], target, **how, **options)
         return (made,), made.read_bytes
     if (ray := request.get("ray")) is None:
         all_made = reshard.convert_all(request["source"], targets, **shared)

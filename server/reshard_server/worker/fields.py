@@ -73,7 +73,7 @@ def _source_of(request: dict[str, Any]) -> str | None:
         request["arguments"].get("b") or request["arguments"].get("deltas")
     ):
         return None  # any of them
-    if request.get("delta") or request.get("deltas"):
+    if request.get("delta") or request.get("deltas") or request.get("merge"):
         return None
     looks = ("inspect", "versions", "verify", "fingerprint", "identify", "layout")
     return "/checkpoint" if question in looks else "/source"

@@ -369,7 +369,7 @@ def test_a_delta_has_no_plan(served: Served, ann: Browser) -> None:
     made = served.ask("POST", "/v1/deltas", json=DELTA).json()
     page = ann.go(f"/conversions/{made['id']}/plan")
     assert (
-        f"there is no plan of the conversion {made['id']}, which makes or applies deltas; see its page"
+        f"there is no plan of the conversion {made['id']}, which makes or applies deltas, or merges checkpoints; see its page"
         in page.text
     )
 
