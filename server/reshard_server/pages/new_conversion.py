@@ -16,7 +16,7 @@ from reshard.errors import ReshardError
 from reshard_server.api.answers import answer_to
 from reshard_server.api.caller import Serving, looked_up
 from reshard_server.auth.tokens import Caller
-from reshard_server.errors.problems import ProblemError, problem_of
+from reshard_server.errors.problems import INVALID, ProblemError, problem_of
 from reshard_server.observability.logs import ABOUT
 from reshard_server.pages.checkpoint_pages import sources
 from reshard_server.pages.conversion_form import (
@@ -106,6 +106,12 @@ def _again(
     targets = targets_of(found.request)
     if number >= len(targets):
         raise CONVERSIONS.gone(conversion)
+    if getattr(found.request, "merge", None) is not None:
+        raise ProblemError(
+            INVALID,
+            f"{conversion} merges checkpoints, which this form cannot ask for; send the request again by HTTP, or use reshard merge --server",
+            "again",
+        )
     return form_of(key, found, targets[number])
 
 

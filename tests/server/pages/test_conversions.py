@@ -378,3 +378,12 @@ def test_deltas_over_a_source_are_shown(served: Served, ann: Browser) -> None:
     new = served.create(deltas=["data/published/weight_v000002"])
     page = ann.go(f"/conversions/{new}")
     assert "with 1 delta over it: data/published/weight_v000002" in page.text
+
+
+def test_a_merge_is_shown_and_not_asked_for_again(served: Served, ann: Browser) -> None:
+    new = served.create(merge={"others": ["data/c"]})
+    page = ann.go(f"/conversions/{new}")
+    assert "merged with 1 other checkpoint" in page.text
+    assert "Convert again" not in page.text
+    page = ann.go(f"/new-conversion?again={new}")
+    assert f"{new} merges checkpoints, which this form cannot ask for" in page.text

@@ -140,8 +140,8 @@ def test_axes_that_the_mesh_lacks(served: Served, ann: Browser) -> None:
 
 
 def test_the_form_has_every_member_of_a_request_to_one_target(ann: Browser) -> None:
-    """Or else a conversion that is asked for again would lose it; step and item become a part of the source."""
-    members = set(OneTarget.model_fields) - {"step", "item"}
+    """Or else a conversion that is asked for again would lose it; step and item become a part of the source, and a merge is refused."""
+    members = set(OneTarget.model_fields) - {"step", "item", "merge"}
     assert members == {*TEXTS, *FLAGS} - {"layout_text", "map_text"}
     ann.go(FORM)
     lacking = [n for n in (*TEXTS, *FLAGS) if f'name="{n}"' not in ann.answer.text]
