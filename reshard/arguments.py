@@ -19,6 +19,9 @@ Unlisted = Literal["leave", "include"]
 """Treatment of tensors and files that neither an index nor the names of files count among the model: leave them out and
 warn, or refuse if that is not clear; or take them."""
 
+Dequantized = Literal["bfloat16", "float32"]
+"""The dtypes of dequantised weights."""
+
 MissingChunks = Literal["refuse", "warn", "allow"]
 """Treatment of chunks that are not stored: raise an error; take the fill value, with or without a warning."""
 

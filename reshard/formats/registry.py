@@ -73,6 +73,11 @@ class CheckpointPath(Struct, frozen=True, dict=True):
         """The first format that recognises it, with its mark; every step of the call asks here, so that names are looked at once."""
         return recognised(self.names)
 
+    @property
+    def options(self) -> dict[str, object]:
+        """The options that ask for what is computed, as plain data."""
+        return dict(each.option for each in self.computed)
+
     @classmethod
     def at(cls, path: str, unlisted: Unlisted = "leave") -> CheckpointPath:
         """The checkpoint at a path or URL; nothing is looked up yet.
