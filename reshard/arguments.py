@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations, signature
@@ -52,6 +53,19 @@ def path_of(what: str, path: Path) -> str:
     if not isinstance(path, str | bytes | os.PathLike):
         raise StorageError(f"the {what} is {path!r}; expected a path")
     return os.fsdecode(path)
+
+
+_SCALE = re.compile(r"(.+)=([0-9]+(?:\.[0-9]+)?)", re.ASCII | re.DOTALL)
+
+
+def adapter_of(text: str) -> tuple[str, str]:
+    """The folder of an adapter, and the part of its strength with which it is merged, from ``ADAPTER`` or ``ADAPTER=SCALE``.
+
+    >>> adapter_of("adapter"), adapter_of("lora/r=8=0.5")
+    (('adapter', '1'), ('lora/r=8', '0.5'))
+    """
+    found = _SCALE.fullmatch(text)
+    return (text, "1") if found is None else (found[1], found[2])
 
 
 def changes_of(
