@@ -66,8 +66,8 @@ def verify(
     the same cast.
 
     Args:
-        dequantize, lora: the options by which B was made from A, as for ``convert``. If none is given, those that B records are used,
-            ``quantize_like`` among them.
+        dequantize, lora: the options by which B was made from A, as for ``convert``. If both are None, the options that B records are
+            used, ``quantize_like`` among them, and files that they name are read; ``lora=()`` uses none.
         select, drop, rename, cast: the rules by which B was made from A, as in ``reshard.ConvertOptions``. If one of them is
             given, B's record of rules is not used.
         map, sizes, reverse: the map by which B was made from A, as in ``reshard.ConvertOptions``: each tensor of B is compared with
@@ -139,7 +139,10 @@ def verify(
             )
         found = read_receipt(locate(path_of("receipt", receipt)))
         return verify_receipt(chosen, other, found, limits, progress, missing_chunks)
-    return verify_checkpoints(chosen, other, limits, progress, rules, missing_chunks, given_map)
+    is_recorded = dequantize is None and lora is None
+    return verify_checkpoints(
+        chosen, other, limits, progress, rules, missing_chunks, given_map, is_recorded=is_recorded
+    )
 
 
 def _verify_identity(

@@ -113,7 +113,8 @@ class FoundCheckpoint(Struct, frozen=True):
         reader = self.format.open(self.root, Opening(record, self.uri, self.unlisted))
         for each in self.computed:
             reader = each.applied(reader, self.root)
-        return reader
+        options = dict(each.option for each in self.computed)
+        return replace(reader, computed=options) if options else reader
 
     def price(self) -> tuple[int, int]:
         """An estimate of its leaves, and of the bytes that they take once it is opened; 0 where it cannot be read."""
