@@ -100,8 +100,7 @@ def _blocks(coded: Coded) -> tuple[tuple[int, ...], tuple[int, ...]]:
     counts = [-(-codes[axis] // size) if size else 1 for axis, size in zip(axes, tile, strict=True)]
     if counts != list(scale):
         raise coded.refused(
-            f"the shape {list(scale)} of {coded.scale.name!r} does not fit codes of the shape {list(codes)}, "
-            "and no config beside the weights explains it"
+            f"the shape {list(scale)} of {coded.scale.name!r} does not fit codes of the shape {list(codes)}"
         )
     return axes, tile
 
