@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, get_annotations, signature
@@ -55,17 +54,17 @@ def path_of(what: str, path: Path) -> str:
     return os.fsdecode(path)
 
 
-_SCALE = re.compile(r"(.+)=([0-9]+(?:\.[0-9]+)?)", re.ASCII | re.DOTALL)
-
-
-def adapter_of(text: str) -> tuple[str, str]:
-    """The folder of an adapter, and the part of its strength with which it is merged, from ``ADAPTER`` or ``ADAPTER=SCALE``.
+def adapter_of(text: str) -> tuple[str, float | None]:
+    """The folder of an adapter, and the scale that the user gave, from ``ADAPTER`` or ``ADAPTER=SCALE``; None for none.
 
     >>> adapter_of("adapter"), adapter_of("lora/r=8=0.5")
-    (('adapter', '1'), ('lora/r=8', '0.5'))
+    (('adapter', None), ('lora/r=8', 0.5))
     """
-    found = _SCALE.fullmatch(text)
-    return (text, "1") if found is None else (found[1], found[2])
+    path, equals, number = text.rpartition("=")
+    try:
+        return (path, float(number)) if equals else (text, None)
+    except ValueError:
+        return text, None
 
 
 def changes_of(

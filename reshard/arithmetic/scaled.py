@@ -65,21 +65,32 @@ def decode_scaled(coded: Coded) -> ComputedTensor:
 
 
 def _refuse_unknown(coded: Coded) -> None:
-    codes, scale = coded.codes, coded.scale
+    codes, scale, zeros = coded.codes, coded.scale, coded.companion("zero_point")
     more = coded.pair.companions.keys() - _OF_INPUTS - {"scale", "zero_point", "format"}
-    if more:
-        name = coded.pair.companions[min(more)]
+    is_moved = zeros is not None and zeros.name.endswith("_shift")  # quanto adds it to products
+    if more or is_moved:
+        name = coded.pair.companions[min(more, default="zero_point")]
         raise coded.refused(f"nothing is known to do with {name!r} for {coded.pair.scheme}")
     if codes.dtype in PACKED or scale.dtype not in (*_EXPONENTS, *_FLOATS):
         raise coded.refused(f"codes of {codes.dtype} with a scale of {scale.dtype} are not known")
-    if "int" in codes.dtype and scale.dtype in _EXPONENTS:
-        # DeepSeek stores pairs of fp4 as int8, and nothing else shows it.
-        raise coded.refused(f"{codes.dtype} with powers of two as scales may hold pairs of fp4")
-    zeros = coded.companion("zero_point")
+    if "int" in codes.dtype:
+        _refuse_other_integers(coded)
     if zeros is not None and zeros.shape != scale.shape:
         raise coded.refused(
             f"the shape {list(zeros.shape)} of {zeros.name!r} should be that of {scale.name!r}, {list(scale.shape)}"
         )
+
+
+def _refuse_other_integers(coded: Coded) -> None:
+    """Raises PlanError for integers that programs give another meaning under the same names."""
+    codes, scale = coded.codes, coded.scale
+    if scale.dtype in _EXPONENTS:
+        # DeepSeek stores pairs of fp4 as int8, and nothing else shows it.
+        raise coded.refused(f"{codes.dtype} with powers of two as scales may hold pairs of fp4")
+    if scale.name.endswith("weight_scales"):
+        raise coded.refused("EETQ stores codes in the order of its kernels")
+    if coded.pair.stem == codes.name:
+        raise coded.refused("Keras divides codes by such a scale, and others multiply them")
 
 
 def _blocks(coded: Coded) -> tuple[tuple[int, ...], tuple[int, ...]]:

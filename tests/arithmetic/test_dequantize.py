@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import reshard
-from reshard.arithmetic.coded import KEEP
+from reshard.arithmetic.coded import KEEP, weight_name
 from reshard.arithmetic.dequantize import Dequantize, dequantized
 from reshard.errors import PlanError
+from reshard.formats.quantized import QuantizedPair
 from reshard.formats.registry import open_reader
 from tests.arithmetic.quantised import (
     BF16,
@@ -191,6 +192,11 @@ def test_a_release(release: str, dtype: str, tmp_path: Path) -> None:
     assert found.keys() == wanted.keys()
     for name in wanted:
         assert_same(found[name], wanted[name])
+    reshard.convert(source, tmp_path / "pairs", to="orbax")
+    from_pairs = restored(tmp_path / "pairs", dtype)
+    assert {n: from_pairs[n].tobytes() for n in wanted} == {
+        n: a.tobytes() for n, a in found.items()
+    }
     convert(dequantising(source, dtype), tmp_path / "orbax", to="orbax")
     reshard.convert(tmp_path / "orbax", tmp_path / "back", to="safetensors")
     back = reshard.restore(tmp_path / "back")
@@ -203,6 +209,30 @@ def test_a_release(release: str, dtype: str, tmp_path: Path) -> None:
     assert {exact for _, exact in facts.values()} == {case.exact}
     assert dequantized(open_reader(str(source))) == {}
     assert all(scheme.startswith(("fp8", "int8")) for scheme, _ in facts.values())
+
+
+NAMES = {
+    "mlp.weight_packed": "mlp.weight", "mlp.qweight": "mlp.weight", "mlp.up_packed": "mlp.up", "mlp.up_blocks": "mlp.up", "mlp._weight_qdata": "mlp.weight",
+    "mlp.weight._data": "mlp.weight", "kernel/array/qvalue": "kernel", "kernel.array.qvalue": "kernel", "kernel/qvalue": "kernel", "weight": "weight",
+    "_weight_qdata": "weight", "layers/dense/_weight_qdata": "layers/dense/weight",
+}  # fmt: skip
+
+
+def test_weights_have_the_names_that_they_have_without_codes() -> None:
+    pairs = [QuantizedPair(name, "", {}, (), "") for name in NAMES]
+    assert [weight_name(pair) for pair in pairs] == list(NAMES.values())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_int8_of_bitsandbytes(tmp_path: Path, dtype: str) -> None:
+    """Two products in float32: its scale is the largest weight of a row."""
+    codes, scale = random_codes((64, 64), np.int8), random_scale((64,))
+    tensors = {"a.weight": codes, "a.SCB": scale, "a.weight_format": np.zeros((), np.uint8)}
+    source = save_model(tmp_path / "source", [tensors], {"quant_method": "bitsandbytes"})
+    wanted = codes.astype(np.float32) * scale[:, None] * np.float32(7.874015718698502e-3)
+    found = restored(source, dtype)
+    assert found.keys() == {"a.weight"}
+    assert_same(found["a.weight"], wanted.astype(getattr(ml_dtypes, dtype, dtype)))
 
 
 TREES: dict[str, tuple[str, Any, tuple[int, ...], np.ndarray | None]] = {
@@ -318,6 +348,25 @@ BAD: dict[str, tuple[dict[str, np.ndarray], dict[str, Any] | None, str]] = {
         None,
         f"'a.weight' cannot be dequantised: int8 with powers of two as scales may hold pairs of fp4; {KEEP}",
     ),
+    "EETQ": (
+        {"a.weight": np.zeros((8, 4), np.int8), "a.weight_scales": random_scale((4,), np.float16)},
+        None,
+        f"'a.weight' cannot be dequantised: EETQ stores codes in the order of its kernels; {KEEP}",
+    ),
+    "Keras": (
+        {"a.kernel": np.zeros((8, 4), np.int8), "a.kernel_scale": random_scale((4,))},
+        None,
+        f"'a.kernel' cannot be dequantised: Keras divides codes by such a scale, and others multiply them; {KEEP}",
+    ),
+    "quanto": (
+        {
+            "a.weight._data": np.zeros((8, 4), np.int8),
+            "a.weight._scale": random_scale((8, 1)),
+            "a.weight._shift": random_scale((8, 1)),
+        },
+        None,
+        f"'a.weight._data' cannot be dequantised: nothing is known to do with 'a.weight._shift' for int8, a scale for each channel; {KEEP}",
+    ),
     "both names": (
         {
             "a/qvalue": np.zeros((8, 8), np.int8),
@@ -330,7 +379,7 @@ BAD: dict[str, tuple[dict[str, np.ndarray], dict[str, Any] | None, str]] = {
     "inputs are multiplied": (
         {**PAIR, "a.pre_quant_scale": np.ones(128, BF16)},
         None,
-        f"SOURCE has 'a.pre_quant_scale', by which inputs are multiplied, so that weights alone mean nothing; {KEEP}",
+        f"SOURCE has 'a.pre_quant_scale', and codes and scales without it are not the weights; {KEEP}",
     ),
     "no decoder": (
         {
@@ -344,7 +393,7 @@ BAD: dict[str, tuple[dict[str, np.ndarray], dict[str, Any] | None, str]] = {
     "a method": (
         PAIR,
         {"quant_method": "aqlm"},
-        "the config of SOURCE has the quant_method 'aqlm', which is not known; expected one of awq, bitsandbytes, compressed-tensors, eetq, fbgemm_fp8, fp8, gptq, "
+        "the config of SOURCE has the quant_method 'aqlm', which is not known; expected one of awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, "
         f"modelopt, modelopt_fp4, mxfp4, mxfp8, quanto, torchao; {KEEP}",
     ),
     "a format": (

@@ -187,7 +187,7 @@ def test_deltas_come_before_dequantize(source: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("a", ("a", "1")), ("a=0.5", ("a", "0.5")), ("r=8=2", ("r=8", "2")), ("a=b", ("a=b", "1"))],
+    [("a", ("a", None)), ("a=0.5", ("a", 0.5)), ("r=8=-2", ("r=8", -2)), ("a=b", ("a=b", None))],
 )
 def test_the_scale_of_an_adapter(text: str, found: tuple[str, str]) -> None:
     assert adapter_of(text) == found

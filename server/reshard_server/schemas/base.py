@@ -142,7 +142,7 @@ class ComputedChoice(UnlistedChoice):
     def computed(self, real: Callable[[str], object]) -> dict[str, Any]:
         """The options as the library takes them, with the real places of paths; those that ask for nothing are left out."""
         pairs = map(adapter_of, self.lora)
-        lora = [f"{real(path)}={scale}" for path, scale in pairs]
+        lora = [str(real(p)) + ("" if s is None else f"={s!r}") for p, s in pairs]
         options = {"dequantize": self.dequantize, "lora": lora}
         return {name: value for name, value in options.items() if value}
 
