@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ _ENDINGS: Mapping[str, Role] = {
     ".lora_magnitude_vector": "magnitude", ".lora_magnitude_vector.weight": "magnitude",
     ".lora_down.weight": "a", ".lora_up.weight": "b", ".lora.down.weight": "a", ".lora.up.weight": "b", ".alpha": "alpha",
 }  # fmt: skip
+_PAIRS: Sequence[tuple[Role, Role]] = (("a", "b"), ("embedding_a", "embedding_b"))
 _OF_QWIX: Mapping[str, Role] = {"_lora_a": "a", "_lora_b": "b"}
 _WRAPPED = "base_model.model."
 
@@ -58,50 +60,58 @@ class PeftConfig(Struct, frozen=True):
     init_lora_weights: bool | str | None = True
 
 
+class AdapterModule(Struct, frozen=True):
+    """A module that an adapter changes.
+
+    Attributes:
+        name: as the base should have it, with "." between parts.
+        tensors: the names of its tensors in the adapter, by role.
+        config: the defaults, for an adapter that has none.
+        rank: of the product of the factors.
+        scale: of the product, with the user's; without ``alpha`` where that is a tensor.
+    """
+
+    name: str
+    tensors: Mapping[Role, str]
+    config: PeftConfig
+    rank: int
+    scale: float
+
+    @property
+    def is_embedding(self) -> bool:
+        return "embedding_a" in self.tensors
+
+    @property
+    def a(self) -> str:
+        """The tensor of the factor from which the rank goes on."""
+        return self.tensors["embedding_a" if self.is_embedding else "a"]
+
+    @property
+    def b(self) -> str:
+        """The tensor of the other factor."""
+        return self.tensors["embedding_b" if self.is_embedding else "b"]
+
+
 class LoraAdapter(Struct, frozen=True):
     """An open adapter.
 
     Attributes:
         place: as the user named it.
-        user_scale: multiplies what the adapter says; None if the user gave none.
-        configs: by the beginning of the names of modules; "" for all.
-        modules: the names of tensors by role, by module; as the base should have it, with "." between parts.
         plain: the names of tensors that replace those of the base, by the name there.
         dialect: the programs that write such adapters.
     """
 
     place: str
-    user_scale: float | None
     reader: Reader
-    configs: Mapping[str, PeftConfig]
-    modules: Mapping[str, Mapping[Role, str]]
+    modules: Sequence[AdapterModule]
     plain: Mapping[str, str]
     dialect: Literal["peft", "diffusers", "qwix"]
 
-    def config(self, module: str) -> PeftConfig | None:
-        """The config of a module; None for an adapter that has none."""
-        return self.configs.get(module.partition(".")[0]) or self.configs.get("")
-
-    def rank(self, module: str, found: int) -> int:
-        """The rank that its config has for a module; ``found`` if there is no config."""
-        config = self.config(module)
-        return found if config is None else int(_matching(config.rank_pattern, module, config.r))
-
-    def scale(self, module: str, rank: int, has_alpha: bool) -> float:
-        """The scale of a module's product, but for ``alpha`` where that is a tensor."""
-        config = self.config(module)
-        own = 1.0
-        if has_alpha:
-            own = 1 / rank
-        elif config is not None:
-            alpha = _matching(config.alpha_pattern, module, config.lora_alpha)
-            own = alpha / (math.sqrt(rank) if config.use_rslora else rank)
-        return own * (1.0 if self.user_scale is None else self.user_scale)
-
 
 class AdapterPath(Struct, frozen=True):
-    """An adapter that a call names, and the scale that the user gave; None for none."""
+    """An adapter that a call names, ``given`` from any folder, and the scale that the user gave; None for none."""
 
+    given: str
     path: str
     root: Location
     scale: float | None = None
@@ -112,7 +122,8 @@ class AdapterPath(Struct, frozen=True):
         path, scale = adapter_of(text)
         if scale is not None and not math.isfinite(scale):
             raise PlanError(f"the scale of {text!r} should be a finite number (lora)")
-        return cls(path, locate(path), scale)
+        root = locate(path)
+        return cls(str(root) + text.removeprefix(path), path, root, scale)
 
     @property
     def text(self) -> str:
@@ -124,35 +135,64 @@ class AdapterPath(Struct, frozen=True):
         reader = open_reader(CheckpointPath.at(self.path))
         folder = self.root if self.root.is_folder() else self.root.parent
         configs = _read_configs(folder, reader)
-        modules: dict[str, dict[Role, str]] = {}
         plain: dict[str, str] = {}
-        is_qwix = False
+        found: dict[str, dict[Role, str]] = {}
         for name in reader.tensors:
             module, role = _parted(name)
             if role is None:
                 plain[module.replace(".base_layer", "")] = name
-                continue
-            is_qwix = is_qwix or name.replace("/value", "").endswith(tuple(_OF_QWIX))
-            if modules.setdefault(module, {}).setdefault(role, name) != name:
-                raise FormatError(
-                    f"{self.path} has {name!r} and {modules[module][role]!r} for one factor of {module!r}; remove one of them"
-                )
+            else:
+                found.setdefault(module, {})[role] = name
         is_peft = (folder / _CONFIG).is_file()
+        is_qwix = any(_of_qwix(name) for name in reader.tensors)
         odd = [name for name in plain.values() if not (is_peft and name.startswith(_WRAPPED))]
         if odd or not reader.tensors:
-            found = f"{odd[0]!r}, which is no tensor of an adapter" if odd else "no tensors"
+            what = f"{odd[0]!r}, which is no tensor of an adapter" if odd else "no tensors"
             raise FormatError(
-                f"{self.path} has {found}: expected names that end in {', '.join([*list(_ENDINGS)[:2], *_OF_QWIX])}; give the folder of an adapter "
+                f"{self.path} has {what}: expected names that end in {', '.join([*list(_ENDINGS)[:2], *_OF_QWIX])}; give the folder of an adapter "
                 "(lora)"
             )
         if is_qwix and self.scale is None:
             raise PlanError(
                 f"{self.path} stores no scale: alpha / rank is a flag of its training; write it behind the adapter: {self.path}=SCALE (lora)"
             )
-        dialect: Literal["peft", "diffusers", "qwix"] = (
-            "peft" if is_peft else "qwix" if is_qwix else "diffusers"
+        modules = [self._module(reader, *each, configs, is_qwix) for each in found.items()]
+        dialect: Literal["peft", "qwix", "diffusers"] = "diffusers"
+        return LoraAdapter(
+            self.path, reader, modules, plain, "peft" if is_peft else "qwix" if is_qwix else dialect
         )
-        return LoraAdapter(self.path, self.scale, reader, configs, modules, plain, dialect)
+
+    def _module(
+        self,
+        reader: Reader,
+        key: str,
+        tensors: Mapping[Role, str],
+        configs: Mapping[str, PeftConfig],
+        is_qwix: bool,
+    ) -> AdapterModule:
+        """A module, by its name in the adapter. FormatError where one of its factors is missing, or its scale is no number."""
+        missing = [pair for pair in _PAIRS if any(role in tensors for role in pair)] or [_PAIRS[0]]
+        for role in missing[0]:
+            if role not in tensors:
+                raise FormatError(
+                    f"{self.path} has {next(iter(tensors.values()))!r}, but not the factor {role[-1].upper()} of {key!r}; restore the adapter from a "
+                    "copy"
+                )
+        name = key.replace(".base_layer", "")
+        config = configs.get(name.partition(".")[0]) or configs.get("")
+        shape = reader.tensors[tensors[missing[0][0]]].spec.shape
+        rank = shape[-1 if is_qwix else 0] if shape else 0
+        scale = 1.0 if self.scale is None else self.scale
+        if config is not None:
+            rank = int(_matching(config.rank_pattern, name, config.r))
+        if rank < 1:
+            raise FormatError(f"{self.path} has the rank {rank} for {name!r}; expected 1 or more")
+        if "alpha" in tensors:
+            scale /= rank
+        elif config is not None:
+            alpha = _matching(config.alpha_pattern, name, config.lora_alpha)
+            scale *= alpha / (math.sqrt(rank) if config.use_rslora else rank)
+        return AdapterModule(name, tensors, config or PeftConfig(), rank, scale)
 
 
 def _parted(name: str) -> tuple[str, Role | None]:
@@ -161,11 +201,15 @@ def _parted(name: str) -> tuple[str, Role | None]:
     for ending, role in _ENDINGS.items():
         if dotted.endswith(ending):
             return dotted.removesuffix(ending).removeprefix(_WRAPPED), role
-    value = ".value" if dotted.endswith(".value") else ""
-    for ending, role in _OF_QWIX.items():
-        if dotted.endswith(ending + value):
-            return dotted.removesuffix(ending + value) + value, role
+    if kernel := _of_qwix(name):
+        return kernel[1].replace("/", ".") + (kernel[3] or "").replace("/", "."), _OF_QWIX[
+            kernel[2]
+        ]
     return dotted.removeprefix(_WRAPPED), None
+
+
+def _of_qwix(name: str) -> re.Match[str] | None:
+    return re.fullmatch(r"(.+)(_lora_[ab])([./]value)?", name)
 
 
 def _read_configs(folder: Location, reader: Reader) -> dict[str, PeftConfig]:

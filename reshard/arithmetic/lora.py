@@ -11,20 +11,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.arguments import path_of
-from reshard.arithmetic.adapters import AdapterPath, LoraAdapter, PeftConfig, Role
+from reshard.arithmetic.adapters import AdapterModule, AdapterPath, LoraAdapter
 from reshard.arithmetic.lora_formula import RANK, Addend, Factor, LoraFormula
 from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Reader
 from reshard.formats.computed import ComputedTensor, Operand, computed_reader, computed_tensor
 from reshard.formats.quantized import quantization
 from reshard.geometry.grid import Grid
-from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location
 
 if TYPE_CHECKING:
     from reshard.arguments import Path
 
 WEIGHTS = ("bfloat16", "float16", "float32", "float64")
+"""The dtypes of weights and factors."""
+
 _OTHER_BASE = "give the checkpoint that the adapter was trained on, with its names (map)"
 
 
@@ -40,10 +41,7 @@ class Lora(Struct, frozen=True):
 
     @property
     def option(self) -> tuple[str, list[str]]:
-        scales = ("" if each.scale is None else f"={each.scale!r}" for each in self.adapters)
-        return "lora", [
-            str(each.root) + scale for each, scale in zip(self.adapters, scales, strict=True)
-        ]
+        return "lora", [each.given for each in self.adapters]
 
     @property
     def text(self) -> str:
@@ -60,18 +58,20 @@ class Lora(Struct, frozen=True):
         Raises FormatError or PlanError, naming the tensor, for an adapter that does not fit the base.
         """
         del root
-        names = _BaseNames(base)
         weights: dict[str, _Weight] = {}
         kept = 0
         for path in self.adapters:
-            adapter = path.open()
-            kept += adapter.reader.metadata_bytes
-            for name, tensor in adapter.plain.items():
-                found = names.whole(adapter, name, tensor)
-                weights[found] = _replaced(base, found, adapter, tensor)
-            for name, change in _changes(adapter, names):
+            merge = _Merge(base, path.open())
+            kept += merge.adapter.reader.metadata_bytes
+            weights |= dict(merge.replaced())
+            for name, addend, tensors in merge.added():
                 weight = weights.get(name) or _Weight(Operand.of(base, name))
-                weights[name] = replace(weight, changes=(*weight.changes, change))
+                operands = merge.operands(name, addend, tensors)
+                weights[name] = replace(
+                    weight,
+                    addends=(*weight.addends, addend),
+                    factors=(*weight.factors, *operands),
+                )
         made = {name: weight.tensor(base, name) for name, weight in weights.items()}
         reader = computed_reader(base, made)
         return replace(reader, metadata_bytes=reader.metadata_bytes + kept)
@@ -81,292 +81,209 @@ class Lora(Struct, frozen=True):
         return (line for each in self.adapters for line in each.root.state())
 
 
-class _Change(Struct, frozen=True):
-    addend: Addend
-    operands: tuple[Operand, ...]
-
-
 class _Weight(Struct, frozen=True, eq=False):
     """A tensor of the base, or another in its place, and what is added to it."""
 
     operand: Operand
-    changes: tuple[_Change, ...] = ()
+    addends: tuple[Addend, ...] = ()
+    factors: tuple[Operand, ...] = ()
 
     def tensor(self, base: Reader, name: str) -> ComputedTensor:
+        """The tensor that they make."""
         spec, own = base.tensors[name].spec, self.operand.stored.spec
-        addends = tuple(change.addend for change in self.changes)
-        formula = LoraFormula(spec.shape, addends, not addends and own.dtype == spec.dtype)
-        cuts = [
-            (0, size) if dim in formula.whole else cuts
-            for dim, (size, cuts) in enumerate(zip(own.shape, own.storage.cuts, strict=True))
-        ]
+        is_copied = not self.addends and own.dtype == spec.dtype
+        formula = LoraFormula(spec.shape, self.addends, is_copied)
+        whole = formula.whole
+        cuts = [(0, spec.shape[d]) if d in whole else c for d, c in enumerate(own.storage.cuts)]
         spec = replace(spec, storage=Grid(spec.shape, tuple(cuts)), chunk_shape=None)
-        factors = itertools.chain.from_iterable(change.operands for change in self.changes)
-        return computed_tensor(spec, formula, [self.operand, *factors])
+        return computed_tensor(spec, formula, [self.operand, *self.factors])
 
 
-class _BaseNames:
-    """The names of a base, with "." between their parts."""
+_Added = tuple[str, Addend, tuple[str | None, ...]]
+"""The name of a tensor of the base, what is added to it, and the adapter's tensors for that."""
 
-    def __init__(self, base: Reader) -> None:
-        self.base = base
+
+class _Merge:
+    """A base and an adapter: finds the tensor of the base for each of the adapter."""
+
+    def __init__(self, base: Reader, adapter: LoraAdapter) -> None:
+        self.base, self.adapter = base, adapter
         self._dotted = {name.replace("/", "."): name for name in base.tensors}
-        self._joined = {one.replace(".", "_"): name for one, name in self._dotted.items()}
+        self._joined: dict[str, str] = {}
+        if adapter.dialect == "diffusers":
+            self._joined = {one.replace(".", "_"): name for one, name in self._dotted.items()}
 
-    def find(self, adapter: LoraAdapter, name: str) -> str | None:
-        """The tensor that an adapter calls so; None if the base has none. Programs that write several models at once name them first."""
-        found = self._dotted.get(name)
-        if found is None and adapter.dialect == "diffusers":
-            below = name.partition(".")[2]
-            joined = name.replace(".", "_").split("_", 2)  # lora_unet_down_blocks_0…
-            found = self._dotted.get(below) or self._joined.get(joined[-1] if below else "")
-        return found
+    def replaced(self) -> Iterator[tuple[str, _Weight]]:
+        """The tensors that are taken from the adapter as they are."""
+        for wanted, tensor in self.adapter.plain.items():
+            name = self._name(wanted, tensor)
+            mine, own = self.adapter.reader.tensors[tensor].spec, self.base.tensors[name].spec
+            are_floats = mine.dtype in WEIGHTS and own.dtype in WEIGHTS
+            if mine.shape != own.shape or not (are_floats or mine.dtype == own.dtype):
+                raise self._misfit(name, [tensor])
+            yield name, _Weight(Operand.of(self.adapter.reader, tensor))
 
-    def whole(self, adapter: LoraAdapter, name: str, tensor: str) -> str:
-        """The same; FormatError if the base has none."""
-        if (found := self.find(adapter, name)) is not None:
-            return found
-        self.refuse_codes(adapter, name.rpartition(".")[0])
-        near = get_close_matches(name[:200], self._dotted, 1, 0.5)
+    def added(self) -> Iterator[_Added]:
+        """The products that are added, in the order of modules."""
+        wrapped: dict[str, list[AdapterModule]] = {}
+        for module in self.adapter.modules:
+            if self.adapter.dialect == "qwix":
+                name = self._name(module.name, module.a)
+                yield self._first(module, name, _kernel_forms(len(self._shape(name))))
+            elif module.config.target_parameters and self._found(f"{module.name}.weight") is None:
+                wrapped.setdefault(module.name, []).append(module)
+            else:
+                name = self._name(f"{module.name}.weight", module.a)
+                yield self._first(module, name, _layer_forms(len(self._shape(name)), module))
+            if (bias := module.tensors.get("bias")) is not None:
+                name = self._name(f"{module.name}.bias", bias)
+                sizes = {"o": self._shape(name)[0], RANK: 1}
+                yield name, Addend("o", sizes, module.scale, (Factor(("o",)),)), (bias,)
+        for modules in wrapped.values():
+            yield from self._parameters(modules)
+
+    def operands(
+        self, name: str, addend: Addend, tensors: Sequence[str | None]
+    ) -> Iterator[Operand]:
+        """The operands of an addend. FormatError for one that does not fit the tensor of the base, PlanError for codes."""
+        dtype = self.base.tensors[name].spec.dtype
+        if dtype not in WEIGHTS:
+            self._refuse_codes(name)
+            raise PlanError(
+                f"{name!r} of {self.base.uri} is {dtype}, but an adapter is added to weights of {', '.join(WEIGHTS)}; cast it first (cast)"
+            )
+        given = [tensor for tensor in tensors if tensor is not None]
+        for factor, tensor in zip(addend.operands, given, strict=True):
+            spec = self.adapter.reader.tensors[tensor].spec
+            if spec.dtype not in WEIGHTS or not factor.fits(spec.shape, addend.sizes):
+                raise self._misfit(name, [tensor])
+            yield Operand.of(self.adapter.reader, tensor, is_held=True)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return self.base.tensors[name].spec.shape
+
+    def _found(self, wanted: str) -> str | None:
+        """The tensor that the adapter calls so; None if the base has none.
+
+        Programs that write several models at once begin with the model's name: ``unet.``, and kohya ``lora_unet_`` with "_" for each ".".
+        """
+        name = self._dotted.get(wanted)
+        if name is None and self.adapter.dialect == "diffusers":
+            joined = wanted.replace(".", "_").split("_", 2)[-1]
+            name = self._dotted.get(wanted.partition(".")[2]) or self._joined.get(joined)
+        return name
+
+    def _name(self, wanted: str, tensor: str) -> str:
+        """The same; FormatError if the base has none, which may be quantised."""
+        if (name := self._found(wanted)) is not None:
+            return name
+        self._refuse_codes(wanted)
+        near = get_close_matches(wanted[:200], self._dotted, 1, 0.5)
         hint = f"; the nearest name is {self._dotted[near[0]]!r}" if near else ""
         raise FormatError(
-            f"{adapter.place} has {tensor!r}, but {self.base.uri} has no tensor {name!r}{hint}; {_OTHER_BASE}"
+            f"{self.adapter.place} has {tensor!r}, but {self.base.uri} has no tensor {wanted!r}{hint}; {_OTHER_BASE}"
         )
 
-    def weight(self, adapter: LoraAdapter, name: str, tensor: str) -> str:
-        """The same for a weight of floats; PlanError for codes."""
-        found = self.whole(adapter, name, tensor)
-        dtype = self.base.tensors[found].spec.dtype
-        if dtype not in WEIGHTS:
-            self.refuse_codes(adapter, name.rpartition(".")[0])
-            raise PlanError(
-                f"{found!r} of {self.base.uri} is {dtype}, but an adapter is added to weights of {', '.join(WEIGHTS)}; cast it first (cast)"
-            )
-        return found
-
-    def parameters(self, module: str, wanted: Sequence[str]) -> list[str]:
-        """The tensors right below a module that have the last part of a target's name."""
-        lasts = [target.rpartition(".")[2] for target in wanted]
-        found = (f"{module}.{last}" for last in dict.fromkeys(lasts))
-        return [self._dotted[name] for name in found if name in self._dotted]
-
-    def refuse_codes(self, adapter: LoraAdapter, module: str) -> None:
-        """PlanError if the weight of a module is quantised."""
+    def _refuse_codes(self, name: str) -> None:
         found = quantization(self.base)
         for pair in found.pairs.values() if found else ():
-            if pair.stem.replace("/", ".").rstrip("._") == module:
+            stem = pair.stem.replace("/", ".").rstrip("._")
+            if name in pair.halves or name.replace("/", ".") in (stem, f"{stem}.weight"):
                 raise PlanError(
-                    f"{adapter.place} changes {module!r}, but {self.base.uri} holds codes for it ({pair.scheme}), to which nothing is added; make "
-                    "weights of them first (dequantize)"
+                    f"{self.adapter.place} is added to weights, but {self.base.uri} holds codes for {name!r} ({pair.scheme}); make weights of "
+                    "them first (dequantize)"
                 )
 
+    def _fitted(self, module: AdapterModule, name: str, forms: Iterable[_Form]) -> Iterator[_Added]:
+        """The addends of the forms that fit."""
+        a, b = (self.adapter.reader.tensors[each].spec.shape for each in (module.a, module.b))
+        shape = self._shape(name)
+        for axes, of_a, of_b in forms:
+            sizes = {**dict(zip(axes, shape, strict=False)), RANK: module.rank}
+            if len(axes) == len(shape) and of_a.fits(a, sizes) and of_b.fits(b, sizes):
+                shared = set("".join(of_a.groups)) & set("".join(of_b.groups))
+                first = next(one for one in axes if one not in shared)
+                names, factors = (module.a, module.b), (of_a, of_b)
+                if first not in "".join(of_a.groups):
+                    names, factors = names[::-1], factors[::-1]
+                alpha, magnitude = module.tensors.get("alpha"), module.tensors.get("magnitude")
+                lengths = Factor(("o",) if len(axes) < 3 else ("", "o", *("" for _ in axes[2:])))
+                one = Factor(("",) * len(self.adapter.reader.tensors[alpha].spec.shape)) if alpha else None  # fmt: skip
+                addend = Addend(axes, sizes, module.scale, factors, one, lengths if magnitude else None)  # fmt: skip
+                yield name, addend, (*names, alpha, magnitude)
 
-def _replaced(base: Reader, name: str, adapter: LoraAdapter, tensor: str) -> _Weight:
-    """The tensor of an adapter in the place of one of the base."""
-    mine, own = adapter.reader.tensors[tensor].spec, base.tensors[name].spec
-    fits = mine.dtype == own.dtype or (mine.dtype in WEIGHTS and own.dtype in WEIGHTS)
-    if mine.shape != own.shape or not fits:
-        raise FormatError(
-            f"{adapter.place} has {tensor!r}, {mine.dtype} of shape {list(mine.shape)}, in the place of {name!r} of {base.uri}, {own.dtype} of shape "
-            f"{list(own.shape)}; {_OTHER_BASE}"
+    def _first(self, module: AdapterModule, name: str, forms: Iterable[_Form]) -> _Added:
+        """The addend of the first form that fits; FormatError for none."""
+        found = next(self._fitted(module, name, forms), None)
+        if found is None:
+            raise self._misfit(name, [module.a, module.b], f" and the rank {module.rank}")
+        return found
+
+    def _parameters(self, modules: Sequence[AdapterModule]) -> Iterator[_Added]:
+        """The addends to parameters of one module, such as the experts of a layer in one tensor.
+
+        peft wraps the module once for each parameter, and writes neither which nor the order of its dimensions, which is that of all: shapes
+        say both.
+        """
+        wanted = modules[0].config.target_parameters or []
+        lasts = sorted({target.rpartition(".")[2] for target in wanted})
+        found = [name for n in lasts if (name := self._found(f"{modules[0].name}.{n}")) is not None]
+        plain = "oi", Factor((RANK, "i")), Factor(("o", RANK))
+        possible: list[list[_Added]] = []
+        for order, names in itertools.product(
+            ("eoi", "eio"), itertools.permutations(found, len(modules))
+        ):
+            experts = order, Factor((f"e{RANK}", "i")), Factor(("o", f"{RANK}e"))
+            pairs = zip(modules, names, strict=True)
+            fitted = [next(self._fitted(*pair, (experts, plain)), None) for pair in pairs]
+            if (whole := [each for each in fitted if each is not None]) == fitted:
+                possible += [whole] * (whole not in possible)
+        if len(possible) != 1:
+            raise FormatError(
+                f"the factors of {modules[0].name!r} in {self.adapter.place} fit the parameters that {self.base.uri} has there "
+                f"({', '.join(found) or 'none'}) in {len(possible) or 'no'} ways: expected one; merge it with peft, or {_OTHER_BASE}"
+            )
+        yield from possible[0]
+
+    def _misfit(self, name: str, tensors: Iterable[str], more: str = "") -> FormatError:
+        specs = [self.adapter.reader.tensors[tensor].spec for tensor in tensors]
+        given = " and ".join(f"{each.name!r}, {each.dtype} {list(each.shape)}" for each in specs)
+        own = self.base.tensors[name].spec
+        return FormatError(
+            f"{self.adapter.place} has {given}{more}, which does not fit {name!r} of {self.base.uri}, {own.dtype} {list(own.shape)}; {_OTHER_BASE}"
         )
-    return _Weight(Operand.of(adapter.reader, tensor))
-
-
-def _changes(adapter: LoraAdapter, names: _BaseNames) -> Iterator[tuple[str, _Change]]:
-    """All that an adapter adds, by the name of the tensor in the base."""
-    wrapped: dict[str, list[_Pair]] = {}
-    for module in adapter.modules:
-        pair = _Pair.of(adapter, names.base, module)
-        targets = pair.config.target_parameters if pair.config else None
-        if adapter.dialect == "qwix":
-            name = names.weight(adapter, module, pair.a.name)
-            yield name, pair.change(name, _kernel_forms(names.base.tensors[name].spec.shape, pair))
-        elif targets and names.find(adapter, f"{pair.bare}.weight") is None:
-            wrapped.setdefault(pair.bare, []).append(pair)
-        else:
-            name = names.weight(adapter, f"{pair.bare}.weight", pair.a.name)
-            yield name, pair.change(name, _layer_forms(pair, names.base.tensors[name].spec.shape))
-            if bias := adapter.modules[module].get("bias"):
-                name = names.weight(adapter, f"{pair.bare}.bias", bias)
-                yield name, pair.bias(name, bias)
-    for module, pairs in wrapped.items():
-        yield from _parameter_changes(names, module, pairs)
 
 
 _Form = tuple[str, Factor, Factor]
-"""The axes of a weight, and of both factors."""
+"""The axes of a weight, of the factor A and of the factor B."""
 
 
-class _Pair(Struct, frozen=True, eq=False):
-    """The two factors of a module."""
-
-    adapter: LoraAdapter
-    base: Reader
-    module: str
-    a: TensorSpec
-    b: TensorSpec
-    is_embedding: bool
-
-    @classmethod
-    def of(cls, adapter: LoraAdapter, base: Reader, module: str) -> _Pair:
-        """FormatError where one of both is missing."""
-        tensors = adapter.modules[module]
-        is_embedding = bool({"embedding_a", "embedding_b"} & tensors.keys())
-        first: Role
-        second: Role
-        first, second = ("embedding_a", "embedding_b") if is_embedding else ("a", "b")
-        if missing := {first, second} - tensors.keys():
-            raise FormatError(
-                f"{adapter.place} has {next(iter(tensors.values()))!r}, but not the factor {min(missing)[-1].upper()} of {module!r}; restore the "
-                "adapter from a copy"
-            )
-        a, b = (adapter.reader.tensors[tensors[role]].spec for role in (first, second))
-        return cls(adapter, base, module, a, b, is_embedding)
-
-    @property
-    def bare(self) -> str:
-        """The module as the base names it: peft wraps one."""
-        return self.module.replace(".base_layer", "")
-
-    @property
-    def config(self) -> PeftConfig | None:
-        return self.adapter.config(self.module)
-
-    def fitting(self, name: str, forms: Iterable[tuple[int, _Form]]) -> list[tuple[int, _Form]]:
-        """The forms, each with a rank, that the shapes of the factors and of a tensor of the base have."""
-        shape, found = self.base.tensors[name].spec.shape, []
-        for rank, form in forms:
-            axes, a, b = form
-            sizes = {**dict(zip(axes, shape, strict=False)), RANK: rank}
-            is_fit = len(axes) == len(shape) and a.fits(self.a.shape, sizes)
-            if rank > 0 and is_fit and b.fits(self.b.shape, sizes):
-                found.append((rank, form))
-        return found
-
-    def change(self, name: str, forms: Iterable[tuple[int, _Form]]) -> _Change:
-        """The change of the first form that fits; FormatError for none, or another rank than the config has."""
-        fitting = self.fitting(name, forms)
-        if not fitting:
-            spec = self.base.tensors[name].spec
-            raise FormatError(
-                f"{self.adapter.place} has factors of shapes {list(self.a.shape)} and {list(self.b.shape)} for {self.module!r}, but {name!r} of "
-                f"{self.base.uri} has the shape {list(spec.shape)}; {_OTHER_BASE}"
-            )
-        rank, (axes, a, b) = fitting[0]
-        if (expected := self.adapter.rank(self.bare, rank)) != rank:
-            raise FormatError(
-                f"{self.adapter.place} has factors of the rank {rank} for {self.module!r}, but its config has {expected}; take the config that was "
-                "written with these factors"
-            )
-        tensors = self.adapter.modules[self.module]
-        alpha, magnitude = tensors.get("alpha"), tensors.get("magnitude")
-        ones = ("",) * (0 if alpha is None else len(self.adapter.reader.tensors[alpha].spec.shape))
-        lengths = ("o",) if len(axes) == 2 else ("", "o", *("" for _ in axes[2:]))
-        addend = Addend(
-            axes,
-            rank,
-            self.adapter.scale(self.bare, rank, alpha is not None),
-            (a, b),
-            None if alpha is None else Factor(ones),
-            None if magnitude is None else Factor(lengths),
-        )
-        return self._checked(name, addend, (self.a.name, self.b.name, alpha, magnitude))
-
-    def bias(self, name: str, bias: str) -> _Change:
-        """The change to the bias of the module."""
-        scale = self.adapter.scale(self.bare, self.a.shape[0], has_alpha=False)
-        return self._checked(name, Addend("o", 0, scale, (Factor(("o",)),)), (bias,))
-
-    def _checked(self, name: str, addend: Addend, tensors: Iterable[str | None]) -> _Change:
-        """The change, if its tensors have shapes that fit, and floats."""
-        given = [tensor for tensor in tensors if tensor is not None]
-        operands = tuple(Operand.of(self.adapter.reader, one, is_held=True) for one in given)
-        sizes = addend.sizes(self.base.tensors[name].spec.shape)
-        for factor, operand in zip(addend.operands, operands, strict=True):
-            spec = operand.stored.spec
-            if spec.dtype not in WEIGHTS or not factor.fits(spec.shape, sizes):
-                raise FormatError(
-                    f"{self.adapter.place} has {spec.name!r}, {spec.dtype} of shape {list(spec.shape)}, which does not fit {name!r} of "
-                    f"{self.base.uri}, of shape {list(self.base.tensors[name].spec.shape)}; {_OTHER_BASE}"
-                )
-        return _Change(addend, operands)
-
-
-def _layer_forms(pair: _Pair, shape: Sequence[int]) -> Iterator[tuple[int, _Form]]:
+def _layer_forms(dimensions: int, module: AdapterModule) -> Iterator[_Form]:
     """A linear layer, a convolution, or an embedding, whose weight is the transpose of the product."""
-    kernel = "xyz"[: max(0, len(shape) - 2)]
+    kernel = "xyz"[: max(0, dimensions - 2)]
     factors = Factor((RANK, "i", *kernel)), Factor(("o", RANK, *("" for _ in kernel)))
-    rank = pair.a.shape[0] if pair.a.shape else 0
-    if pair.is_embedding or (pair.config and pair.config.fan_in_fan_out):
-        yield rank, ("io", *factors)
-    if not pair.is_embedding:
+    if module.is_embedding or module.config.fan_in_fan_out:
+        yield "io", *factors
+    if not module.is_embedding:
         # Also behind fan_in_fan_out: a model of both kinds of layers has one config for all.
-        yield rank, ("oi" + kernel, *factors)
+        yield "oi" + kernel, *factors
 
 
-def _kernel_forms(shape: Sequence[int], pair: _Pair) -> Iterator[tuple[int, _Form]]:
-    """A kernel of Qwix: factors take its axes in order, joined or not; both may have an axis of layers, at any place.
+def _kernel_forms(dimensions: int) -> Iterator[_Form]:
+    """A kernel of Qwix: A has the axes that a layer sums over, B the others, in order, as dimensions of their own or joined.
 
-    The axis of layers of MaxText is the second one.
+    All three may have an axis of layers, each at any place; with MaxText it is the second.
     """
-    axes = "abcdefg"[: len(shape)]
-    rank = pair.a.shape[-1] if pair.a.shape else 0
-    for layers in ("", "b", "a", *axes[2:]):
-        rest = axes.replace(layers, "") if layers else axes
-        for cut in range(1, len(rest)):
-            for first, second in itertools.product(_joined(rest[:cut]), _joined(rest[cut:])):
-                for a in _with_layers((*first, RANK), layers):
-                    for b in _with_layers((RANK, *second), layers):
-                        yield rank, (axes, Factor(a), Factor(b))
-
-
-def _joined(axes: str) -> Iterator[tuple[str, ...]]:
-    """Axes as dimensions of their own, and as one."""
-    yield tuple(axes)
-    if len(axes) > 1:
-        yield (axes,)
-
-
-def _with_layers(groups: tuple[str, ...], layers: str) -> Iterator[tuple[str, ...]]:
-    """The groups, and the axis of layers at each place: the second first."""
-    places = sorted(range(len(groups) + 1), key=lambda at: at != 1) if layers else ()
-    for at in places:
-        yield (*groups[:at], layers, *groups[at:])
-    if not layers:
-        yield groups
-
-
-def _parameter_changes(
-    names: _BaseNames, module: str, pairs: Sequence[_Pair]
-) -> Iterator[tuple[str, _Change]]:
-    """The changes to parameters of a module, such as the experts of a layer in one tensor.
-
-    peft wraps the module once for each parameter, and neither writes which, nor the order of their dimensions, which is one for a module:
-    shapes say both.
-    """
-    config = pairs[0].config
-    found = names.parameters(module, (config and config.target_parameters) or ())
-    rank = pairs[0].adapter.rank(module, 0)
-    experts = Factor((f"e{RANK}", "i")), Factor(("o", f"{RANK}e"))
-    plain = rank, ("oi", Factor((RANK, "i")), Factor(("o", RANK)))
-    possible: set[tuple[tuple[str, int, _Form], ...]] = set()
-    for order, chosen in itertools.product(
-        ("eoi", "eio"), itertools.permutations(found, len(pairs))
-    ):
-        forms = [
-            pair.fitting(name, [(rank, (order, *experts)), plain])
-            for name, pair in zip(chosen, pairs, strict=True)
-        ]
-        if all(forms):
-            possible.add(tuple((name, *each[0]) for name, each in zip(chosen, forms, strict=True)))
-    if len(possible) != 1:
-        shapes = "; ".join(f"{list(pair.a.shape)} and {list(pair.b.shape)}" for pair in pairs)
-        how = "in no way" if not possible else f"in {len(possible)} ways"
-        raise FormatError(
-            f"{pairs[0].adapter.place} has factors of shapes {shapes} for parameters of {module!r}, which fit those of {names.base.uri} "
-            f"({', '.join(found) or 'none'}) {how}; merge it with peft, or {_OTHER_BASE}"
-        )
-    for pair, (name, used_rank, form) in zip(pairs, next(iter(possible)), strict=True):
-        weight = names.weight(pair.adapter, name.replace("/", "."), pair.a.name)
-        yield weight, pair.change(weight, [(used_rank, form)])
+    axes = "abcdefg"[:dimensions]
+    for layer in ("", "b", "a", *axes[2:]):
+        rest = [one for one in axes if one != layer]
+        places = [()] if not layer else [(1,), (0,), (2,), (3,), (4,)]
+        for at in range(1, len(rest)):
+            sides = itertools.product(*({tuple(s), ("".join(s),)} for s in (rest[:at], rest[at:])))
+            for (first, second), of_a, of_b in itertools.product(sides, places, places):
+                a, b = [*first, RANK], [RANK, *second]
+                for place in of_a:
+                    a.insert(place, layer)
+                for place in of_b:
+                    b.insert(place, layer)
+                yield axes, Factor(tuple(a)), Factor(tuple(b))

@@ -65,7 +65,7 @@ def test_a_merge_is_that_of_peft(merged: Path, case: str) -> None:
         eps = float(ml_dtypes.finfo(want.dtype).eps)
         mine, want, old = (x.astype(np.float64) for x in (found[name], want, base[name]))
         size = np.maximum(np.abs(old), np.maximum(np.abs(want), np.abs(want - old)))
-        assert (np.abs(mine - want) <= (16 if is_rough else 1) * eps * size).all(), name
+        assert (np.abs(mine - want) <= (32 if is_rough else 1) * eps * size).all(), name
         rounds_twice = is_rough or name.startswith(("embed", "experts"))
         assert np.mean(mine == want) > (0.4 if rounds_twice else 0.99), name
         changed += not np.array_equal(want, old)
