@@ -162,8 +162,8 @@ OPTION_NAMES = {
     **{argument: option for option, argument in LIBRARY_NAMES.items()},
 }
 _ARGUMENTS = (
-    *reshard.ConvertOptions.__annotations__, "base_version", "item", "key", "max_memory", "name", "step", "unlisted", "workers",
-    "base", "dtype", "ema", "from_", "last", "method", "scale", "weights",
+    *reshard.ConvertOptions.__annotations__, "base_version", "dequantize", "item", "key", "lora", "max_memory", "name", "quantize_like",
+    "step", "unlisted", "workers", "base", "dtype", "ema", "from_", "last", "method", "scale", "weights",
 )  # fmt: skip
 _ONE = "|".join(_ARGUMENTS)
 _CHOSEN = re.compile(rf'(?<=\()({_ONE})="([a-z0-9]+)"(?=\))')

@@ -74,10 +74,10 @@ def check_conversion(
     """Raises ProblemError for the first wrong member, with the library's message if there is one."""
     with for_field("/source"):
         source = serving.roots.readable(caller, request.source)
-    beside = {}
-    for place, path in getattr(request, "beside", {}).items():
-        with for_field(place):
-            beside[path] = serving.roots.readable(caller, path)
+    operands = {}
+    for field, path in request.operands:
+        with for_field(field):
+            operands[path] = serving.roots.readable(caller, path)
     seen: dict[str, str] = {}
     several = hasattr(request, "targets")
     for number, requested in enumerate(targets_of(request)):
@@ -86,8 +86,8 @@ def check_conversion(
         with for_field(field):
             target = serving.roots.writable(caller, requested.target)
             refuse_overlap(source, target, request.source, requested.target)
-            for path, other in beside.items():
-                refuse_overlap(other, target, path, requested.target)
+            for path, operand in operands.items():
+                refuse_overlap(operand, target, path, requested.target)
         if requested.target in seen:
             raise ProblemError(
                 INVALID,
@@ -300,7 +300,7 @@ def check_job(serving: Checking, caller: Caller, request: JobRequest) -> None:
             "/parts",
         )
     if (merge := getattr(request, "merge", None)) is not None:
-        for name in ("parts", "deltas"):
+        for name in ("parts", "deltas", "dequantize", "lora", "quantize_like"):
             if getattr(request, name):
                 raise ProblemError(
                     INVALID,

@@ -412,6 +412,7 @@ def make_child_request(
     else:
         deltas = getattr(request, "deltas", ())
         work = {"deltas": [str(roots.recheck(each)) for each in deltas]}
+        work["computed"] = request.computed(roots.recheck)
         if (merge := getattr(request, "merge", None)) is not None:
             base = None if merge.base is None else str(roots.recheck(merge.base))
             others = [str(roots.recheck(each)) for each in merge.others]

@@ -155,7 +155,9 @@ def delete_conversion(found: Changed, serving: Serving, _: Form) -> Response:
 
 def _has_plan(found: Conversion) -> bool:
     """True if such a request can be planned."""
-    return not isinstance(found.request, OneDelta) and not getattr(found.request, "beside", {})
+    request = found.request
+    is_other = isinstance(request, OneDelta) or getattr(request, "merge", None) is not None
+    return not is_other and not getattr(request, "deltas", ())
 
 
 @ROUTER.get("/{id}/plan")
