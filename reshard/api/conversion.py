@@ -190,9 +190,9 @@ def convert(
     chosen = source_of(
         source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
     )
-    if (on := _executor_of_parts(executor, parts)) is not None:
+    if (on := executor_of_parts(executor, parts)) is not None:
         hooks = (progress, before_publish)
-        return _in_parts(chosen, [asked], limits, on, parts, hooks).reports[0]
+        return in_parts(chosen, [asked], limits, on, parts, hooks).reports[0]
     return convert_targets(chosen, [checked], executor, progress, before_publish).reports[0]
 
 
@@ -241,13 +241,13 @@ def convert_all(
     chosen = source_of(
         source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
     )
-    if (on := _executor_of_parts(executor, parts)) is not None:
+    if (on := executor_of_parts(executor, parts)) is not None:
         hooks = (progress, before_publish)
-        return _in_parts(chosen, targets, limits, on, parts, hooks)
+        return in_parts(chosen, targets, limits, on, parts, hooks)
     return convert_targets(chosen, checked, executor, progress, before_publish)
 
 
-def _executor_of_parts(executor: Executor | None, parts: int | None) -> Executor | None:
+def executor_of_parts(executor: Executor | None, parts: int | None) -> Executor | None:
     """The executor, if it does parts; PlanError for arguments that make no sense together."""
     from concurrent.futures import Executor, ThreadPoolExecutor
 
@@ -265,7 +265,7 @@ def _executor_of_parts(executor: Executor | None, parts: int | None) -> Executor
     return None if parts is None and isinstance(executor, ThreadPoolExecutor) else executor
 
 
-def _in_parts(
+def in_parts(
     chosen: CheckpointPath,
     targets: Sequence[Target],
     limits: Limits,
@@ -273,6 +273,7 @@ def _in_parts(
     parts: int | None,
     hooks: tuple[Callable[[Progress], None] | None, Callable[[str], None] | None],
 ) -> MultiReport:
+    """Converts to all targets in parts, which the executor does."""
     from reshard.conversion.conversion_key import plainly
     from reshard.conversion.parts.on_executor import convert_in_parts
 

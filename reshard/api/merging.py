@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 from msgspec.structs import replace
 
 from reshard.answers.record import counted
+from reshard.api.conversion import executor_of_parts, in_parts
 from reshard.arguments import takes_options
 from reshard.conversion.options import Target
 from reshard.engine.limits import limits_of
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from reshard.arguments import DTypeLike, MapLike, Path, Unlisted
     from reshard.arithmetic.weights import MergeMethod
     from reshard.conversion.options import ConvertOptions
@@ -37,6 +40,8 @@ def merge(
     max_memory: int | str | None = None,
     workers: int | None = None,
     max_growth: float | None = None,
+    executor: Executor | None = None,
+    parts: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     before_publish: Callable[[str], None] | None = None,
     **options: Unpack[ConvertOptions],
@@ -59,7 +64,7 @@ def merge(
         base, scale: of task arithmetic.
         from_: the number, from 1, of the source from which everything is taken that is no float.
         dtype: of averaged tensors, by default that of the first; so floats are rounded once, where ``cast`` would round again.
-        unlisted, max_memory, workers, max_growth, progress, before_publish: as for ``convert``.
+        unlisted, max_memory, workers, max_growth, executor, parts, progress, before_publish: as for ``convert``.
         options: those of ``convert``.
 
     Raises PlanError for checkpoints of other names or shapes and for weights that make no average, VerificationError for integers that differ, and
@@ -86,7 +91,11 @@ def merge(
     checked = check_target(Target(target, **options), limits)
     for each in paths:
         refuse_overlap(locate(checked.target), locate(each))
-    report = convert_targets(chosen, [checked], None, progress, before_publish).reports[0]
+    if (on := executor_of_parts(executor, parts)) is not None:
+        hooks = (progress, before_publish)
+        report = in_parts(chosen, [Target(target, **options)], limits, on, parts, hooks).reports[0]
+    else:
+        report = convert_targets(chosen, [checked], executor, progress, before_publish).reports[0]
     if report.already_done:
         return report
     averaged = sum(is_averaged(tensor.source_dtype or "int64") for tensor in report.tensors)

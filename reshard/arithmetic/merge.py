@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
@@ -53,7 +52,7 @@ class Merge(Struct, frozen=True):
     scale: float = 1.0
     chosen: int | None = None
     dtype: str | None = None
-    plain: Mapping[str, Any] = MappingProxyType({})
+    plain: Mapping[str, Any] = {}
 
     @classmethod
     def asked(cls, given: Mapping[str, Any]) -> Merge:
@@ -87,9 +86,7 @@ class Merge(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        base = None if self.base is None else self.base.text
-        facts = [self.weights.values, self.weights.divisor, base, self.scale]
-        return json.dumps([[s.text for s in self.sources], *facts, self.chosen, self.dtype])
+        return json.dumps(self.plain, sort_keys=True)
 
     @property
     def tensor_bytes(self) -> int:
@@ -116,7 +113,7 @@ class Merge(Struct, frozen=True):
         for reader in readers:
             _refuse_codes(reader)
             _refuse_unlike(first, reader)
-        merging = _Merging(self, readers, [each.text for each in self.sources])
+        merging = _Merging(self, readers, [json.dumps(each.plain) for each in self.sources])
         made = {name: merging.tensor(name) for name in first.tensors}
         computed = {name: tensor for name, tensor in made.items() if tensor is not None}
         found = computed_reader(first, computed)

@@ -18,7 +18,7 @@ from reshard.formats.choose import choose_checkpoint
 from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.formats.steps import run_steps, steps_text
 from reshard.maps.given_map import GivenMap, map_of
-from reshard.storage.location import locate, real_text
+from reshard.storage.location import locate
 
 MAX_SOURCES = 1000
 """Most checkpoints of a merge; all are open at once."""
@@ -46,13 +46,8 @@ class MergeSource(Struct, frozen=True):
 
     @property
     def plain(self) -> list[Any]:
-        """The pair as plain data."""
-        return [self.path, None if self.given is None else self.given.file.plain]
-
-    @property
-    def text(self) -> str:
-        """The same for every name of the place."""
-        return real_text(locate(self.path)) + ("" if self.given is None else f"={self.given!r}")
+        """The pair as plain data, with the absolute path."""
+        return [str(locate(self.path)), None if self.given is None else self.given.file.plain]
 
     def opened(self) -> Reader:
         """The open checkpoint, with its map."""
