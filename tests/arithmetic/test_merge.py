@@ -23,7 +23,7 @@ import reshard
 from reshard.arithmetic.merge import Merge
 from reshard.arithmetic.rounding import round_into
 from reshard.checkpoint import OpenedCheckpoint
-from reshard.errors import NotACheckpointError, PlanError, VerificationError
+from reshard.errors import NotACheckpointError, PlanError, TargetExistsError, VerificationError
 from reshard.formats.registry import CheckpointPath
 from tests.campaigns import examples
 from tests.maps.by_numpy import assert_same_arrays
@@ -182,6 +182,31 @@ def test_task_arithmetic(run: tuple[Path, list[Tree]], tmp_path: Path) -> None:
     )
     report = reshard.merge(**asked, target=tmp_path / "out")  # type: ignore[arg-type] # a dict
     assert report.merged == "averaged 5 tensors of 2 checkpoints, each with the weight 1; copied 1"
+
+
+def test_the_order_of_checkpoints_changes_no_bit(run: tuple[Path, list[Tree]]) -> None:
+    """Sums of numbers of many sizes, which have other last digits in another order of addition."""
+    folder, trees = run
+    paths, weights = [folder / f"step_{n * 100}" for n in range(5)], [0.1, 0.2, 0.3, 0.7, 1.1]
+    wide = [each["half"].astype(np.float64) * w for each, w in zip(trees, weights, strict=True)]
+    assert reduce(np.add, wide).tobytes() != reduce(np.add, wide[::-1]).tobytes()
+    found = [
+        opened({"sources": paths[::way], "weights": weights[::way], "dtype": "float64"})
+        for way in (1, -1)
+    ]
+    for name, array in found[0].items():
+        assert_bits(found[1][name], array, name)
+
+
+def test_a_change_of_any_checkpoint_makes_another_merge(tmp_path: Path) -> None:
+    paths = [saved_numbers(tmp_path / name, {"w": np.ones(4, np.float32)}) for name in "ab"]
+    reshard.merge(paths, tmp_path / "out")
+    assert reshard.merge(paths, tmp_path / "out").already_done
+    save_file({"w": np.full(4, 3, np.float32)}, paths[1] / "model.safetensors")
+    with pytest.raises(TargetExistsError):
+        reshard.merge(paths, tmp_path / "out")
+    reshard.merge(paths, tmp_path / "out", overwrite=True)
+    assert reshard.restore(tmp_path / "out")["w"][0] == 2
 
 
 def test_parts_on_any_number_of_hosts(run: tuple[Path, list[Tree]], tmp_path: Path) -> None:
