@@ -1,19 +1,29 @@
-"""Dequantize: codes and scales as the weights that they stand for."""
+"""Dequantize: codes and scales as the weights that they stand for.
+
+Pairs are found by names, dtypes and shapes (``formats/quantized.py``). Each kind of codes has a decoder, which makes the formula of a computed
+tensor. Scales and other companions are not seen any more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, get_args
+from collections.abc import Iterator, Mapping
+from typing import get_args
 
 from msgspec import Struct
 
 from reshard.arguments import check_choice
+from reshard.arithmetic.coded import Coded, Decoder, Decoding, WeightType
+from reshard.arithmetic.scaled import decode_scaled
 from reshard.errors import PlanError
 from reshard.formats.base import Reader
+from reshard.formats.computed import ComputedChunks, computed_reader
+from reshard.formats.quantized import Quantized, quantization, quantization_config
 from reshard.storage.location import Location
 
-WeightType = Literal["bfloat16", "float32"]
-"""The dtypes of dequantised weights."""
+DECODERS: Mapping[str, Decoder] = {
+    **dict.fromkeys(("fp8", "int8", "int4", "int2", "uint4", "uint2"), decode_scaled),
+}
+"""The decoders by the kinds of codes, as ``QuantizedPair.kind`` names them."""
 
 
 class Dequantize(Struct, frozen=True):
@@ -44,9 +54,42 @@ class Dequantize(Struct, frozen=True):
         return 2000
 
     def applied(self, base: Reader, root: Location) -> Reader:
-        """The checkpoint of the weights, under the names that they have without quantisation."""
+        """The checkpoint of the weights, under the names that they have without quantisation.
+
+        Raises PlanError, naming the tensor, for codes without scales, scales without codes, and forms that have no decoder; also for a
+        checkpoint without quantised weights.
+        """
         del root
-        raise PlanError(f"{base.uri} has no quantised weights")
+        found = quantization(base)
+        if found is None or not found.pairs:
+            raise PlanError(
+                f"{base.uri} has no quantised weights; leave it out, or give the checkpoint with the codes and their scales (dequantize)"
+            )
+        config = quantization_config(base.uri) or {}
+        computed = {}
+        for name, pair in found.pairs.items():
+            coded = Coded(pair, base, config, self.dtype)
+            decode = DECODERS.get(pair.kind)
+            if decode is None:
+                raise coded.refused(f"nothing is known to decode {pair.scheme}")
+            computed[name] = decode(coded)
+        return computed_reader(base, computed, _companions(found))
 
     def state(self) -> Iterator[str]:
         return iter(())
+
+
+def _companions(found: Quantized) -> frozenset[str]:
+    return frozenset(name for pair in found.pairs.values() for name in pair.companions.values())
+
+
+def dequantized(reader: Reader) -> Mapping[str, tuple[str, bool]]:
+    """The dequantised weights of an open checkpoint, by name: the scheme of their codes, and True where no weight is rounded."""
+    found: dict[str, tuple[str, bool]] = {}
+    chunks = reader.chunks
+    while isinstance(chunks, ComputedChunks):
+        for name, made in chunks.computed.items():
+            if isinstance(made.formula, Decoding):
+                found[name] = (made.formula.scheme, made.formula.exact)
+        chunks = chunks.base.chunks
+    return found
