@@ -31,6 +31,10 @@ SMALL_BYTES = 64 << 20
 """Memory for the reading of a companion of a few elements; the least budget of a conversion."""
 
 
+KEEP = "leave this out, and codes and scales are kept whole, as they are stored (dequantize)"
+"""The remedy for codes that cannot be dequantised."""
+
+
 class Decoding(Formula, frozen=True):
     """A formula that turns codes into weights.
 
@@ -88,9 +92,7 @@ class Coded(Struct, frozen=True, eq=False):
 
     def refused(self, reason: str) -> PlanError:
         """The error for codes that cannot be dequantised."""
-        return PlanError(
-            f"{self.pair.name!r} cannot be dequantised: {reason}; leave it out, and the weights are kept as they are stored (dequantize)"
-        )
+        return PlanError(f"{self.pair.name!r} cannot be dequantised: {reason}; {KEEP}")
 
     def misfit(self, role: str) -> PlanError:
         """The error for a companion whose shape or dtype does not go with the codes."""
