@@ -15,7 +15,8 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from reshard.arithmetic.coded import Coded, Decoding
-from reshard.arithmetic.packed_formula import (
+from reshard.arithmetic.packed import (
+    WINDOW_ELEMENTS,
     PackedFormula,
     packed_weight,
     product,
@@ -26,7 +27,7 @@ from reshard.formats.computed import ComputedTensor
 from reshard.formats.safe_json import json_value
 from reshard.geometry.grid import Box, Grid
 
-_AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
+_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """The place in a word of each of eight columns: AWQ stores columns 0, 2, 4, 6, 1, 3, 5, 7."""
 
 _GPTQ_LESS = {"gptq": 1, "gptq_v2": 0}
@@ -36,46 +37,36 @@ _GPTQ_LESS = {"gptq": 1, "gptq_v2": 0}
 def decode_words(coded: Coded) -> ComputedTensor:
     """Weights of AWQ (gemm) or GPTQ: words of AWQ hold outputs, those of GPTQ inputs; the shape of scales tells them apart."""
     codes, scale, zeros = coded.codes, coded.scale, coded.companion("zero_point")
-    index = coded.companion("group_index")
-    if len(codes.shape) != 2 or len(scale.shape) != 2:
-        raise coded.misfit("scale")
-    groups, outputs = scale.shape
-    is_gptq = codes.shape[1] == outputs
-    bits, less = _bits_and_less(coded) if is_gptq else _bits_of_awq(coded)
+    index, (groups, outputs) = coded.companion("group_index"), (*scale.shape, 0, 0)[:2]
+    is_gptq = codes.shape[-1] == outputs
+    bits, less = _bits_and_less(coded, is_gptq=is_gptq)
     count = 32 // bits
     inputs = codes.shape[0] * (count if is_gptq else 1)
-    if not groups or (not is_gptq and codes.shape[1] * count != outputs) or (index is None and inputs % groups):  # fmt: skip
+    is_fit = len(codes.shape) == 2 and (is_gptq or codes.shape[1] * count == outputs)
+    if not is_fit or not groups or (index is None and inputs % groups):
         raise coded.misfit("scale")
-    if zeros is None or (zeros.dtype, zeros.shape) != ("int32", (groups, outputs // count)):
-        raise coded.refused(f"it has no qzeros of int32 and of the shape {[groups, outputs // count]}")  # fmt: skip
+    fitting = ("int32", (groups, -(-outputs // count)))
+    if zeros is None or (zeros.dtype, zeros.shape) != fitting:
+        raise coded.refused(f"it has no qzeros of {fitting[0]} and of the shape {list(fitting[1])}")
     if index is not None and (index.dtype, index.shape) != ("int32", (inputs,)):
         raise coded.misfit("group_index")
     formula = PackedFormula(
-        coded.pair.scheme, False, coded.dtype, "uint4" if bits == 4 else "uint8", count, -2 if is_gptq else -1,
-        (0 if index else inputs // groups, 1), scale.dtype, 2, "zeros", zeros_axis=-1, less=less, is_turned=True,
-        order=() if is_gptq else _AWQ_PLACES, groups=groups if index else 0,
+        coded.pair.scheme, False, coded.dtype, count, -2 if is_gptq else -1, (0 if index else inputs // groups, 1), bits, less,
+        scale.dtype, third="zeros", zeros_axis=-1, is_turned=True, order=() if is_gptq else _AWQ_ORDER, groups=groups if index else 0,
     )  # fmt: skip
     roles = ("zero_point", "group_index") if index else ("zero_point",)
     return packed_weight(coded, formula, inputs if is_gptq else outputs, roles)
 
 
-def _bits_of_awq(coded: Coded) -> tuple[int, int]:
-    version = str(coded.config.get("version", "gemm")).lower()
-    if version != "gemm":
+def _bits_and_less(coded: Coded, *, is_gptq: bool) -> tuple[int, int]:
+    """Bits of a code, and the number that zero points lack."""
+    version, bits = str(coded.config.get("version", "gemm")).lower(), coded.config.get("bits", 4)
+    said = str(coded.config.get("checkpoint_format", "gptq")) if is_gptq else f"AWQ {version}"
+    if bits not in ((4, 8) if is_gptq else (4,)) or said not in (*_GPTQ_LESS, "AWQ gemm"):
         raise coded.refused(
-            f"it is of the version {version[:40]!r} of AWQ, and only 'gemm' is known"
+            f"it has {str(bits)[:40]} bits in the format {said[:40]!r}; known are 4 of 'AWQ gemm', and 4 and 8 of 'gptq' and 'gptq_v2'"
         )
-    return 4, 0
-
-
-def _bits_and_less(coded: Coded) -> tuple[int, int]:
-    """Bits of GPTQ, and the number that zero points lack."""
-    said, bits = str(coded.config.get("checkpoint_format", "gptq")), coded.config.get("bits", 4)
-    if said not in _GPTQ_LESS or bits not in (4, 8):
-        raise coded.refused(
-            f"it has {str(bits)[:40]} bits in the format {said[:40]!r}; 4 and 8 bits of 'gptq' and 'gptq_v2' are known"
-        )
-    return bits, _GPTQ_LESS[said]
+    return bits, _GPTQ_LESS.get(said, 0)
 
 
 _Count = Annotated[int, Meta(gt=0)]
@@ -92,28 +83,28 @@ class _State(Struct, frozen=True):
 
 def decode_4bit(coded: Coded) -> ComputedTensor:
     """Weights of bitsandbytes in nf4 or fp4; shape and blocks are in a small JSON text beside them."""
-    if "state" not in coded.pair.companions:
+    name = coded.pair.companions.get("state")
+    if name is None:
         raise coded.refused("it has no quant_state, which gives shape and blocks")
-    name = coded.pair.companions["state"]
     try:
         text = coded.small("state").astype(np.uint8).tobytes()
         state = msgspec.convert(json_value(text, name), _State)
     except msgspec.ValidationError as error:
         raise coded.refused(f"{name!r} is no quant_state: {error}") from error
+    nested = state.nested_blocksize if coded.companion("nested_scale") else 0
     blocks = -(-math.prod(state.shape) // state.blocksize)
-    shapes = {"scale": (blocks,), "code": (16,)}
-    nested = state.nested_blocksize if "nested_scale" in coded.pair.companions else 0
+    shapes = {"scale": [blocks], "code": [16]}
     if nested:
-        shapes |= {"nested_scale": (-(-blocks // nested),), "nested_code": (256,)}
-    for role, shape in shapes.items():
-        spec = coded.companion(role)
-        dtype = "uint8" if nested and role == "scale" else "float32"
-        if spec is None or (spec.dtype, spec.shape) != (dtype, shape):
-            raise coded.refused(f"it has no {role.replace('_', ' ')} of {dtype} and of the shape {list(shape)}")  # fmt: skip
-    if coded.codes.shape != (-(-math.prod(state.shape) // 2), 1):
-        raise coded.misfit("scale")
+        shapes |= {"nested_scale": [-(-blocks // nested)], "nested_code": [256]}
+    for role, shape in {**shapes, "codes": [-(-math.prod(state.shape) // 2), 1]}.items():
+        dtype = "uint8" if role == "codes" or (nested and role == "scale") else "float32"
+        spec = coded.codes if role == "codes" else coded.companion(role)
+        if spec is None or (spec.dtype, list(spec.shape)) != (dtype, shape):
+            raise coded.refused(
+                f"for its quant_state it should have {role} of {dtype} and of the shape {list(shape)}"
+            )
     formula = FlatFormula(
-        coded.pair.scheme, False, coded.dtype, state.shape, state.blocksize, nested, state.nested_offset,
+        coded.pair.scheme, False, coded.dtype, state.shape, state.blocksize, nested, state.nested_offset
     )  # fmt: skip
     held = [coded.operand(coded.pair.companions[role], is_held=True) for role in shapes]
     operands = [coded.operand(coded.codes.name), *held]
@@ -135,18 +126,21 @@ class FlatFormula(Decoding, frozen=True):
     nested: int
     offset: float
 
+    window_elements = WINDOW_ELEMENTS
+
     @property
     def grain(self) -> tuple[int, ...]:
         """Windows begin at whole bytes."""
-        if self.shape[-1] % 2:
-            return (2, *self.shape[1:])
-        return (*(1,) * (len(self.shape) - 1), 2)
+        is_even = self.shape[-1] % 2 == 0
+        return (*(1,) * (len(self.shape) - 1), 2) if is_even else (2, *self.shape[1:])
 
     def boxes(self, box: Box) -> Sequence[Box]:
         flat = self._flat(box)
         codes, scale = shared_box(flat, (2,)), shared_box(flat, (self.block,))
         found = [Box((*codes.start, 0), (*codes.stop, 1)), scale, Box.full((16,))]
-        return [*found, shared_box(scale, (self.nested,)), Box.full((256,))] if self.nested else found  # fmt: skip
+        if self.nested:
+            found += [shared_box(scale, (self.nested,)), Box.full((256,))]
+        return found
 
     def compute(self, box: Box, operands: Sequence[Any], out: Any) -> None:
         codes, scale, table, *nested = operands
@@ -158,7 +152,7 @@ class FlatFormula(Decoding, frozen=True):
                 blocks = shared_box(flat, (self.block,))
                 scale = nested[1].take(scale) * spread(nested[0], blocks, (self.nested,))
                 scale += np.float32(self.offset)
-            weights = product(table.take(each), spread(scale, flat, (self.block,)), "")
+            weights = product(table.take(each), spread(scale, flat, (self.block,)))
             out[...] = weights.reshape(box.shape)
 
     def _flat(self, box: Box) -> Box:

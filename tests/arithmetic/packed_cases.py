@@ -64,21 +64,21 @@ def integers(
     scale: Any = BF16,
     zeros: bool = False,
 ) -> Case:
-    """pack-quantized; groups of 0 share the scale of a row, of -1 one scale."""
+    """pack-quantized; a group of 0 is a row."""
     half, width = 1 << bits - 1, shape[-1]
     stored = rng.integers(0, 2 * half, shape)
-    groups = width // group if group > 0 else 1
-    scales = rng.normal(0, 0.02, (1,) if group < 0 else (*shape[:-1], groups)).astype(scale)
+    groups = width // group if group else 1
+    scales = rng.normal(0, 0.02, (*shape[:-1], groups)).astype(scale)
     numbers = stored - half
     tensors = {f"{L}.weight_packed": packed_words(stored, bits, -1), f"{L}.weight_scale": scales,
                f"{L}.weight_shape": np.array(shape)}  # fmt: skip
-    each = scales if group < 0 else np.repeat(scales, width // groups, -1)
+    each = np.repeat(scales, width // groups, -1)
     if zeros:
         points = rng.integers(0, 2 * half, scales.shape)
         tensors[f"{L}.weight_zero_point"] = packed_words(points, bits, -2)
         numbers = numbers - (np.repeat(points, width // groups, -1) - half)
     product = (numbers * each.astype(np.float64)).astype(F32).astype(scale)
-    strategy = "tensor" if group < 0 else "group" if group else "channel"
+    strategy = "group" if group else "channel"
     config = ct(
         "pack-quantized",
         num_bits=bits,
@@ -286,7 +286,6 @@ PACKED: dict[str, Callable[[Any], Case]] = {
     "int4 in groups of 24": lambda rng: integers(rng, (6, 72), group=24),
     "int4 in rows": lambda rng: integers(rng, (5, 29)),
     "int4 in rows with zero points": lambda rng: integers(rng, (11, 29), zeros=True),
-    "int4 with one scale": lambda rng: integers(rng, (5, 29), group=-1),
     "int8 in groups": lambda rng: integers(rng, (6, 64), bits=8, group=32),
     "int8 in rows with zero points": lambda rng: integers(rng, (6, 30), bits=8, zeros=True),
     "Kimi-K2": kimi,

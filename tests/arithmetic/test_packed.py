@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 import reshard
 from reshard.arithmetic.asked import computed
+from reshard.arithmetic.legacy import FlatFormula
+from reshard.arithmetic.packed import PackedFormula
 from reshard.checkpoint import OpenedCheckpoint
 from reshard.conversion.check_target import check_target
 from reshard.conversion.convert import convert_targets
 from reshard.engine.limits import limits_of
 from reshard.errors import FormatError, PlanError
-from reshard.formats.formula import Formula
 from reshard.formats.registry import CheckpointPath, open_reader
 from tests.arithmetic.packed_cases import (
     BF16,
@@ -44,13 +45,15 @@ from tests.campaigns import examples
 from tests.oracles.oracle import Oracle
 
 CASES = {**PACKED, **LEGACY}
+FORMULAS = (PackedFormula, FlatFormula)
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts small tensors as large ones are cut, and computes few weights at once."""
     monkeypatch.setattr("reshard.formats.computed.CHUNK_BYTES", 512)
-    monkeypatch.setattr(Formula, "window_elements", 40)
+    for formula in FORMULAS:
+        monkeypatch.setattr(formula, "window_elements", 40)
 
 
 def chosen(folder: Path, dtype: str) -> CheckpointPath:
@@ -129,7 +132,8 @@ def test_any_layouts(
         }
 
     with tempfile.TemporaryDirectory() as room, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Formula, "window_elements", most)
+        for formula in FORMULAS:
+            patch.setattr(formula, "window_elements", most)
         folder = Path(room)
         write(folder / "a", case.tensors, case.config)
         try:
@@ -185,7 +189,7 @@ def test_referees(torch: Oracle, tmp_path: Path) -> None:
     kinds = {
         "int4 in groups": "pack-quantized", "int4 in groups, float16": "pack-quantized", "int4 in groups, float32": "pack-quantized",
         "int4 in groups with zero points": "pack-quantized", "int4 in groups of 24": "pack-quantized", "int4 in rows": "pack-quantized",
-        "int4 in rows with zero points": "pack-quantized", "int4 with one scale": "pack-quantized", "int8 in groups": "pack-quantized",
+        "int4 in rows with zero points": "pack-quantized", "int8 in groups": "pack-quantized",
         "int8 in rows with zero points": "pack-quantized", "mxfp4": "mxfp4-pack-quantized", "mxfp8": "mxfp8-quantized",
         "nvfp4": "nvfp4-pack-quantized", "gpt-oss": "gpt-oss", "AWQ": "awq", "ModelOpt, a power of two": "modelopt",
     }  # fmt: skip
@@ -244,7 +248,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "another shape": (
         changed(ROWS, weight_shape=np.array([5, 99])),
-        "weight_shape is [5, 99], which does not fit words of the shape [5, 4] and codes of 4 bits",
+        "weight_shape is [5, 99], which does not fit words of the shape [5, 4]",
     ),
     "no shape": (changed(ROWS, weight_shape=None), "the number of its columns is not known without weight_shape"),
     "zero points": (
@@ -261,7 +265,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "AWQ of another version": (
         changed(LEGACY["AWQ"](RNG), {"quant_method": "awq", "version": "gemv"}),
-        "it is of the version 'gemv' of AWQ, and only 'gemm' is known",
+        "it has 4 bits in the format 'AWQ gemv'; known are 4 of 'AWQ gemm', and 4 and 8 of 'gptq' and 'gptq_v2'",
     ),
     "AWQ without zero points": (
         changed(LEGACY["AWQ"](RNG), qzeros=None),
@@ -269,11 +273,11 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "GPTQ of another format": (
         changed(gptq(RNG), {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}),
-        "it has 4 bits in the format 'marlin'; 4 and 8 bits of 'gptq' and 'gptq_v2' are known",
+        "it has 4 bits in the format 'marlin'; known are 4 of 'AWQ gemm', and 4 and 8 of 'gptq' and 'gptq_v2'",
     ),
     "GPTQ of 3 bits": (
         changed(gptq(RNG), {"quant_method": "gptq", "bits": 3}),
-        "it has 3 bits in the format 'gptq'; 4 and 8 bits of 'gptq' and 'gptq_v2' are known",
+        "it has 3 bits in the format 'gptq'; known are 4 of 'AWQ gemm', and 4 and 8 of 'gptq' and 'gptq_v2'",
     ),
     "GPTQ with a short g_idx": (
         changed(gptq(RNG), g_idx=np.zeros(63, np.int32)),
@@ -289,11 +293,11 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "a table of 8": (
         changed(nf4(RNG), **{"weight.quant_map": NF4[:8]}),
-        "it has no code of float32 and of the shape [16]",
+        "for its quant_state it should have code of float32 and of the shape [16]",
     ),
     "codes of another shape": (
         changed(nf4(RNG, (6, 48)), weight=np.zeros((145, 1), np.uint8)),
-        "'model.layers.0.mlp.up_proj.weight.absmax' is float32 of shape [5], which does not fit codes of uint8 and of shape [145, 1]",
+        "for its quant_state it should have codes of uint8 and of the shape [144, 1]",
     ),
     "MLX": (
         Case({f"{L}.weight": np.zeros((4, 8), np.uint32), f"{L}.scales": np.ones((4, 1), BF16), f"{L}.biases": np.ones((4, 1), BF16)}, {}, {}),
