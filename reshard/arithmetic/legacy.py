@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from reshard.arithmetic.coded import Coded, Decoding
 from reshard.arithmetic.packed import (
+    FLOATS,
     WINDOW_ELEMENTS,
     PackedFormula,
     packed_weight,
@@ -37,12 +38,14 @@ _GPTQ_LESS = {"gptq": 1, "gptq_v2": 0}
 def decode_words(coded: Coded) -> ComputedTensor:
     """Weights of AWQ (gemm) or GPTQ: words of AWQ hold outputs, those of GPTQ inputs; the shape of scales tells them apart."""
     codes, scale, zeros = coded.codes, coded.scale, coded.companion("zero_point")
-    index, (groups, outputs) = coded.companion("group_index"), (*scale.shape, 0, 0)[:2]
+    if len(codes.shape) != 2 or len(scale.shape) != 2 or scale.dtype not in FLOATS:
+        raise coded.misfit("scale")
+    index, (groups, outputs) = coded.companion("group_index"), scale.shape
     is_gptq = codes.shape[-1] == outputs
     bits, less = _bits_and_less(coded, is_gptq=is_gptq)
     count = 32 // bits
     inputs = codes.shape[0] * (count if is_gptq else 1)
-    is_fit = len(codes.shape) == 2 and (is_gptq or codes.shape[1] * count == outputs)
+    is_fit = is_gptq or codes.shape[1] * count == outputs
     if not is_fit or not groups or (index is None and inputs % groups):
         raise coded.misfit("scale")
     fitting = ("int32", (groups, -(-outputs // count)))

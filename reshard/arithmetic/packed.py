@@ -35,6 +35,9 @@ _EXPONENTS = ("uint8", "float8_e8m0fnu")
 
 _SHORT = ("bfloat16", "float16")
 
+FLOATS = (*_SHORT, "float32")
+"""The dtypes of scales of integers."""
+
 _BLOCK = 32
 """Codes that share a scale in gpt-oss: 16 bytes of blocks."""
 
@@ -45,7 +48,7 @@ def decode_integers(coded: Coded) -> ComputedTensor:
     Half of the range is added to codes and to zero points.
     """
     codes, scale, zeros = coded.codes, coded.scale, coded.companion("zero_point")
-    if codes.dtype != "int32" or scale.dtype not in (*_SHORT, "float32"):
+    if codes.dtype != "int32" or scale.dtype not in FLOATS:
         raise coded.refused(f"codes of {codes.dtype} with a scale of {scale.dtype} are not known")
     bits, width = _bits_and_width(coded)
     lead, groups = codes.shape[:-1], math.prod(scale.shape[-1:])
@@ -102,8 +105,10 @@ def decode_fp4(coded: Coded) -> ComputedTensor:
     is_mx, is_blocks = scale.dtype in _EXPONENTS, len(scale.shape) == len(codes.shape) - 1
     if codes.dtype != "uint8" or is_mx == (whole is not None):
         raise coded.refused(f"codes of {codes.dtype} with a scale of {scale.dtype} are not known")
-    if len(scale.shape) < 2 or (whole is not None and math.prod(whole.shape) != 1):
-        raise coded.misfit("scale" if whole is None else "global_scale")
+    if whole is not None and (whole.dtype != "float32" or math.prod(whole.shape) != 1):
+        raise coded.misfit("global_scale")
+    if len(scale.shape) < 2 or not 0 <= len(codes.shape) - len(scale.shape) <= 1:
+        raise coded.misfit("scale")
     axis = -1 if is_blocks or codes.shape[:-1] == scale.shape[:-1] else -2
     fitting = [*scale.shape, _BLOCK // 2] if is_blocks else list(scale.shape)
     if not is_blocks:
