@@ -51,6 +51,8 @@ def decode_words(coded: Coded) -> ComputedTensor:
     fitting = ("int32", (groups, -(-outputs // count)))
     if zeros is None or (zeros.dtype, zeros.shape) != fitting:
         raise coded.refused(f"it has no qzeros of {fitting[0]} and of the shape {list(fitting[1])}")
+    if index is None and is_gptq and coded.config.get("desc_act"):
+        raise coded.refused("the config has 'desc_act', but it has no g_idx")
     if index is not None and (index.dtype, index.shape) != ("int32", (inputs,)):
         raise coded.misfit("group_index")
     formula = PackedFormula(

@@ -50,7 +50,16 @@ def decode_integers(coded: Coded) -> ComputedTensor:
     codes, scale, zeros = coded.codes, coded.scale, coded.companion("zero_point")
     if codes.dtype != "int32" or scale.dtype not in FLOATS:
         raise coded.refused(f"codes of {codes.dtype} with a scale of {scale.dtype} are not known")
-    bits, width = _bits_and_width(coded)
+    said = list(_said_groups(coded.config))
+    for role, key, value in (
+        ("zero_point", "symmetric", False),
+        ("group_index", "actorder", "group"),
+    ):
+        if said and not coded.companion(role) and all(group.get(key) == value for group in said):
+            raise coded.refused(
+                f"the config has {key!r} {value}, but it has no {role.replace('_', ' ')}"
+            )
+    bits, width = _bits_and_width(coded, said)
     lead, groups = codes.shape[:-1], math.prod(scale.shape[-1:])
     if scale.shape != (*lead, groups) or not groups or width % groups:
         raise coded.misfit("scale")
@@ -67,17 +76,21 @@ def decode_integers(coded: Coded) -> ComputedTensor:
     return packed_weight(coded, formula, width, ("zero_point",) if zeros else ())
 
 
-def _bits_and_width(coded: Coded) -> tuple[int, int]:
+def _bits_and_width(coded: Coded, said: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """Bits of a code, and codes in a row without padding; weight_shape is read only where config and scales leave them open."""
     *lead, words = coded.codes.shape
-    said = set(_said_groups(coded.config)) or {(4, 0), (8, 0)}
     groups = math.prod(coded.scale.shape[-1:])
-    fits = {(b, groups * n) for b, n in said if groups > 1 and -(-groups * n * b // 32) == words}
+    sizes = {(w["num_bits"], w.get("group_size")) for w in said} or {(4, None), (8, None)}
+    fits = {
+        (b, groups * n)
+        for b, n in sizes
+        if type(n) is int and groups > 1 and 0 < -(-groups * n * b // 32) == words
+    }
     if len(fits) != 1:
         if "shape" not in coded.pair.companions:
             raise coded.refused("the number of its columns is not known without weight_shape")
         shape = coded.small("shape").ravel().tolist()
-        fits = {(b, n) for b, _ in said for n in shape[-1:] if n > 0 and -(-n * b // 32) == words}
+        fits = {(b, n) for b, _ in sizes for n in shape[-1:] if n > 0 and -(-n * b // 32) == words}
         if shape[:-1] != lead or not fits:
             raise coded.refused(f"weight_shape is {shape[:8]}, which does not fit words of the shape {[*lead, words]}")  # fmt: skip
     found = min(fits)
@@ -86,14 +99,13 @@ def _bits_and_width(coded: Coded) -> tuple[int, int]:
     return found
 
 
-def _said_groups(config: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """Bits and size of each group in a config, 0 for a size that it does not give."""
+def _said_groups(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The part about weights of each group in a config that gives bits."""
     groups = config.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None
-        if isinstance(weights, Mapping) and type(bits := weights.get("num_bits")) is int:
-            size = weights.get("group_size")
-            yield bits, size if type(size) is int and size > 0 else 0
+        if isinstance(weights, Mapping) and type(weights.get("num_bits")) is int:
+            yield weights
 
 
 def decode_fp4(coded: Coded) -> ComputedTensor:

@@ -16,7 +16,9 @@ _SCALES = re.compile(
     r"weight_(?:scale|scales|scale_inv|scale_2|global_scale|zero_point)$|_scale_inv$|\b(?:scale_weight|SCB|qzeros|absmax)$|"
     r"\b(?:array|frozen)[./]scale(?:[./]\d)?$"
 )
-_SMOOTH = re.compile(r"\bpre_quant_scale$")
+_MORE = re.compile(r"\bpre_quant_scale$|\bfrozen[./]bias(?:[./]\d)?$")
+"""The names of tensors that weights need besides codes and scales: of ModelOpt's AWQ, and of AQT."""
+
 _SHOWN = 3
 
 
@@ -40,16 +42,15 @@ def refuse_halves(reader: Reader, halves: Collection[str]) -> None:
                 f"{reader.uri} has {len(found):,} tensor{'s' * (len(found) > 1)} of {what} with {lacks} ({some}); look for files that are missing, "
                 f"or {KEEP}"
             )
-    smooth = next((s.name for s in others if _SMOOTH.search(s.name)), None)
-    if smooth is not None:
+    more = next((s.name for s in others if _MORE.search(s.name)), None)
+    if more is not None:
         raise PlanError(
-            f"{reader.uri} has {smooth!r}, by which inputs are multiplied, so that weights alone mean nothing; {KEEP}"
+            f"{reader.uri} has {more!r}, and codes and scales without it are not the weights; {KEEP}"
         )
 
 
 _METHODS = frozenset({
     "fp8", "fbgemm_fp8", "compressed-tensors", "mxfp4", "mxfp8", "modelopt", "modelopt_fp4", "awq", "gptq", "bitsandbytes", "torchao", "quanto",
-    "eetq",
 })  # fmt: skip
 _FORMATS = frozenset({
     "dense", "float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized",

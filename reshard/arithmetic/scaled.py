@@ -49,7 +49,7 @@ def decode_scaled(coded: Coded) -> ComputedTensor:
     axes, tile = _blocks(coded)
     formula = ScaledFormula(
         coded.pair.scheme,
-        scale.dtype in _EXPONENTS,
+        scale.dtype in _EXPONENTS and zeros is None,
         coded.dtype,
         codes.dtype,
         scale.dtype,
@@ -57,7 +57,7 @@ def decode_scaled(coded: Coded) -> ComputedTensor:
         tile,
         len(scale.shape),
         has_zeros=zeros is not None,
-        is_of_127=scale.name.endswith("SCB"),
+        is_of_127=coded.pair.kind == "int8 of bitsandbytes",
     )
     held = [each for each in (scale, zeros) if each is not None]
     operands = [coded.operand(each.name, is_held=True) for each in held]
@@ -65,43 +65,48 @@ def decode_scaled(coded: Coded) -> ComputedTensor:
 
 
 def _refuse_unknown(coded: Coded) -> None:
-    codes, scale = coded.codes, coded.scale
+    codes, scale, zeros = coded.codes, coded.scale, coded.companion("zero_point")
     more = coded.pair.companions.keys() - _OF_INPUTS - {"scale", "zero_point", "format"}
-    if more:
-        name = coded.pair.companions[min(more)]
+    is_moved = zeros is not None and zeros.name.endswith("_shift")  # quanto adds it to products
+    if more or is_moved:
+        name = coded.pair.companions[min(more, default="zero_point")]
         raise coded.refused(f"nothing is known to do with {name!r} for {coded.pair.scheme}")
     if codes.dtype in PACKED or scale.dtype not in (*_EXPONENTS, *_FLOATS):
         raise coded.refused(f"codes of {codes.dtype} with a scale of {scale.dtype} are not known")
-    if "int" in codes.dtype and scale.dtype in _EXPONENTS:
-        # DeepSeek stores pairs of fp4 as int8, and nothing else shows it.
-        raise coded.refused(f"{codes.dtype} with powers of two as scales may hold pairs of fp4")
-    zeros = coded.companion("zero_point")
+    if "int" in codes.dtype:
+        _refuse_other_integers(coded)
     if zeros is not None and zeros.shape != scale.shape:
         raise coded.refused(
             f"the shape {list(zeros.shape)} of {zeros.name!r} should be that of {scale.name!r}, {list(scale.shape)}"
         )
 
 
+def _refuse_other_integers(coded: Coded) -> None:
+    """Raises PlanError for integers that programs give another meaning under the same names."""
+    codes, scale = coded.codes, coded.scale
+    if scale.dtype in _EXPONENTS:
+        # DeepSeek stores pairs of fp4 as int8, and nothing else shows it.
+        raise coded.refused(f"{codes.dtype} with powers of two as scales may hold pairs of fp4")
+    if scale.name.endswith("weight_scales"):
+        raise coded.refused("EETQ stores codes in the order of its kernels")
+    if coded.pair.stem == codes.name:
+        raise coded.refused("Keras divides codes by such a scale, and others multiply them")
+
+
 def _blocks(coded: Coded) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """For each dimension of the scale that of the codes, and the number of codes that share a scale; 0 for all."""
     codes, scale, grain = coded.codes.shape, coded.scale.shape, coded.pair.grain
-    if len(scale) == len(codes):
-        axes: tuple[int, ...] = tuple(range(len(codes)))
-    elif math.prod(scale) == 1:
+    if math.prod(scale) == 1:
         return (), ()
-    elif len(scale) == 1:
-        axes = (_axis_of_list(coded),)
-    else:
-        axes = tuple(range(len(scale)))
+    axes = (_axis_of_list(coded),) if len(scale) == 1 else tuple(range(len(codes)))[: len(scale)]
     tile = tuple(
         1 if size == codes[axis] else 0 if size == 1 else grain[axis]
-        for axis, size in zip(axes, scale, strict=True)
+        for axis, size in zip(axes, scale, strict=False)  # a scale of more dimensions is refused
     )
     counts = [-(-codes[axis] // size) if size else 1 for axis, size in zip(axes, tile, strict=True)]
     if counts != list(scale):
         raise coded.refused(
-            f"the shape {list(scale)} of {coded.scale.name!r} does not fit codes of the shape {list(codes)}, "
-            "and no config beside the weights explains it"
+            f"the shape {list(scale)} of {coded.scale.name!r} does not fit codes of the shape {list(codes)}"
         )
     return axes, tile
 

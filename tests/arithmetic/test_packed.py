@@ -251,6 +251,18 @@ REFUSED: dict[str, tuple[Case, str]] = {
         "weight_shape is [5, 99], which does not fit words of the shape [5, 4]",
     ),
     "no shape": (changed(ROWS, weight_shape=None), "the number of its columns is not known without weight_shape"),
+    "zero points that are missing": (
+        changed(integers(RNG, (8, 64), group=32, zeros=True), weight_zero_point=None),
+        "the config has 'symmetric' False, but it has no zero point",
+    ),
+    "an order that is missing": (
+        changed(INT4, {"config_groups": {"a": {"weights": {"num_bits": 4, "group_size": 32, "actorder": "group"}}}}),
+        "the config has 'actorder' group, but it has no group index",
+    ),
+    "GPTQ without its order": (
+        changed(gptq(RNG, order="any"), g_idx=None),
+        "the config has 'desc_act', but it has no g_idx",
+    ),
     "zero points": (
         changed(INT4, weight_zero_point=np.zeros((6, 2), np.int32)),
         "'model.layers.0.mlp.up_proj.weight_zero_point' is int32 of shape [6, 2], which does not fit codes of int32 and of shape [6, 8]",
