@@ -334,6 +334,23 @@ def test_refused(case: Case, text: str, tmp_path: Path) -> None:
     assert str(caught.value).startswith(("'p._weight_qdata'", f"'{L}."))
 
 
+@pytest.mark.parametrize("name", ["gpt-oss", "nf4", "Kimi-K2", "GPTQ"])
+def test_halves(name: str, tmp_path: Path) -> None:
+    """Codes without scales, and companions without codes, are refused."""
+    case = CASES[name](np.random.default_rng(4))
+    codes, *others = [
+        n for n in case.tensors if n not in case.weights or case.tensors[n].dtype == np.uint8
+    ]
+    for number, gone in enumerate([[codes], others]):
+        left = {n: a for n, a in case.tensors.items() if n not in gone}
+        if name == "nf4" and number:
+            continue  # bytes alone may be anything
+        with pytest.raises(PlanError, match="look for files that are missing, or leave this out"):
+            opened(
+                write(tmp_path / str(number), {**left, "kept": np.ones(1)}, case.config), "bfloat16"
+            )
+
+
 def test_a_group_that_is_not_there(tmp_path: Path) -> None:
     case = changed(gptq(RNG, order="any"), g_idx=np.full(64, 4, np.int32))
     source = opened(write(tmp_path / "a", case.tensors, case.config), "bfloat16")
