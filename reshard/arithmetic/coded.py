@@ -31,6 +31,8 @@ SMALL_BYTES = 64 << 20
 """Memory for the reading of a companion of a few elements; the least budget of a conversion."""
 
 
+_OF_INPUTS = {"input_scale", "input_global_scale", "input_zero_point"}
+
 KEEP = "leave this out, and codes and scales are kept whole, as they are stored (dequantize)"
 """The remedy for codes that cannot be dequantised."""
 
@@ -96,6 +98,12 @@ class Coded(Struct, frozen=True, eq=False):
     def refused(self, reason: str) -> PlanError:
         """The error for codes that cannot be dequantised."""
         return PlanError(f"{self.pair.name!r} cannot be dequantised: {reason}; {KEEP}")
+
+    def refuse_others(self, *roles: str) -> None:
+        """Raises PlanError for a companion of another role; of inputs none is needed."""
+        if more := self.pair.companions.keys() - _OF_INPUTS - {"scale", *roles}:
+            name = self.pair.companions[min(more)]
+            raise self.refused(f"nothing is known to do with {name!r} for {self.pair.scheme}")
 
     def misfit(self, role: str) -> PlanError:
         """The error for a companion whose shape or dtype does not go with the codes."""

@@ -40,6 +40,7 @@ def decode_words(coded: Coded) -> ComputedTensor:
     codes, scale, zeros = coded.codes, coded.scale, coded.companion("zero_point")
     if len(codes.shape) != 2 or len(scale.shape) != 2 or scale.dtype not in FLOATS:
         raise coded.misfit("scale")
+    coded.refuse_others("zero_point", "group_index")
     index, (groups, outputs) = coded.companion("group_index"), scale.shape
     is_gptq = codes.shape[-1] == outputs
     bits, less = _bits_and_less(coded, is_gptq=is_gptq)
@@ -67,7 +68,11 @@ def _bits_and_less(coded: Coded, *, is_gptq: bool) -> tuple[int, int]:
     """Bits of a code, and the number that zero points lack."""
     version, bits = str(coded.config.get("version", "gemm")).lower(), coded.config.get("bits", 4)
     said = str(coded.config.get("checkpoint_format", "gptq")) if is_gptq else f"AWQ {version}"
-    if bits not in ((4, 8) if is_gptq else (4,)) or said not in (*_GPTQ_LESS, "AWQ gemm"):
+    if (
+        type(bits) is not int
+        or bits not in ((4, 8) if is_gptq else (4,))
+        or said not in (*_GPTQ_LESS, "AWQ gemm")
+    ):
         raise coded.refused(
             f"it has {str(bits)[:40]} bits in the format {said[:40]!r}; known are 4 of 'AWQ gemm', and 4 and 8 of 'gptq' and 'gptq_v2'"
         )
@@ -96,6 +101,7 @@ def decode_4bit(coded: Coded) -> ComputedTensor:
         state = msgspec.convert(json_value(text, name), _State)
     except msgspec.ValidationError as error:
         raise coded.refused(f"{name!r} is no quant_state: {error}") from error
+    coded.refuse_others("code", "state", "nested_scale", "nested_code")
     nested = state.nested_blocksize if coded.companion("nested_scale") else 0
     blocks = -(-math.prod(state.shape) // state.blocksize)
     shapes = {"scale": [blocks], "code": [16]}

@@ -50,6 +50,7 @@ def decode_integers(coded: Coded) -> ComputedTensor:
     codes, scale, zeros = coded.codes, coded.scale, coded.companion("zero_point")
     if codes.dtype != "int32" or scale.dtype not in FLOATS:
         raise coded.refused(f"codes of {codes.dtype} with a scale of {scale.dtype} are not known")
+    coded.refuse_others("zero_point", "shape", "group_index")
     said = list(_said_groups(coded.config))
     for role, key, value in (
         ("zero_point", "symmetric", False),
@@ -61,7 +62,7 @@ def decode_integers(coded: Coded) -> ComputedTensor:
             )
     bits, width = _bits_and_width(coded, said)
     lead, groups = codes.shape[:-1], math.prod(scale.shape[-1:])
-    if scale.shape != (*lead, groups) or not groups or width % groups:
+    if not lead or scale.shape != (*lead, groups) or not groups or width % groups:
         raise coded.misfit("scale")
     packed = (*lead[:-1], -(-lead[-1] * bits // 32), groups)
     if zeros is not None and (zeros.dtype, zeros.shape) != ("int32", packed):
@@ -80,7 +81,7 @@ def _bits_and_width(coded: Coded, said: Sequence[Mapping[str, Any]]) -> tuple[in
     """Bits of a code, and codes in a row without padding; weight_shape is read only where config and scales leave them open."""
     *lead, words = coded.codes.shape
     groups = math.prod(coded.scale.shape[-1:])
-    sizes = {(w["num_bits"], w.get("group_size")) for w in said} or {(4, None), (8, None)}
+    sizes = [(w["num_bits"], w.get("group_size")) for w in said] or [(4, None), (8, None)]
     fits = {
         (b, groups * n)
         for b, n in sizes
@@ -121,15 +122,14 @@ def decode_fp4(coded: Coded) -> ComputedTensor:
         raise coded.misfit("global_scale")
     if len(scale.shape) < 2 or not 0 <= len(codes.shape) - len(scale.shape) <= 1:
         raise coded.misfit("scale")
+    coded.refuse_others("global_scale")
     axis = -1 if is_blocks or codes.shape[:-1] == scale.shape[:-1] else -2
-    fitting = [*scale.shape, _BLOCK // 2] if is_blocks else list(scale.shape)
-    if not is_blocks:
-        fitting[axis] = codes.shape[axis]
-    groups = scale.shape[axis]
+    groups, shape, tile = scale.shape[axis], list(codes.shape), [1] * len(scale.shape)
+    shape[axis] = groups
+    fits = codes.shape == (*scale.shape, _BLOCK // 2) if is_blocks else scale.shape == tuple(shape)
     width = _BLOCK * groups if is_blocks else 2 * codes.shape[axis]
-    if tuple(fitting) != codes.shape or not groups or width % groups:
+    if not fits or not groups or width % groups:
         raise coded.misfit("scale")
-    tile = [1] * len(scale.shape)
     tile[axis] = width // groups
     divides = coded.pair.companions.get("global_scale", "").endswith("_global_scale")
     formula = PackedFormula(

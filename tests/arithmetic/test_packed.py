@@ -275,6 +275,10 @@ REFUSED: dict[str, tuple[Case, str]] = {
         changed(modelopt(RNG), weight_scale_2=np.ones(2, F32)),
         "'model.layers.0.mlp.up_proj.weight_scale_2' is float32 of shape [2], which does not fit codes of uint8 and of shape [6, 32]",
     ),
+    "another companion": (
+        changed(PACKED["nvfp4"](RNG), weight_zero_point=np.zeros((6, 4), np.int8)),
+        "nothing is known to do with 'model.layers.0.mlp.up_proj.weight_zero_point' for nvfp4, blocks of 16",
+    ),
     "AWQ of another version": (
         changed(LEGACY["AWQ"](RNG), {"quant_method": "awq", "version": "gemv"}),
         "it has 4 bits in the format 'AWQ gemv'; known are 4 of 'AWQ gemm', and 4 and 8 of 'gptq' and 'gptq_v2'",
