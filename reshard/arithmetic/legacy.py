@@ -31,8 +31,8 @@ from reshard.geometry.grid import Box, Grid
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """The place in a word of each of eight columns: AWQ stores columns 0, 2, 4, 6, 1, 3, 5, 7."""
 
-_GPTQ_LESS = {"gptq": 1, "gptq_v2": 0}
-"""The number by which stored zero points are too small, by ``checkpoint_format``."""
+_KNOWN = (("AWQ gemm", 4, 0), ("gptq", 4, 1), ("gptq", 8, 1), ("gptq_v2", 4, 0), ("gptq_v2", 8, 0))
+"""Formats, the bits of their codes, and the number by which stored zero points are too small."""
 
 
 def decode_words(coded: Coded) -> ComputedTensor:
@@ -68,15 +68,12 @@ def _bits_and_less(coded: Coded, *, is_gptq: bool) -> tuple[int, int]:
     """Bits of a code, and the number that zero points lack."""
     version, bits = str(coded.config.get("version", "gemm")).lower(), coded.config.get("bits", 4)
     said = str(coded.config.get("checkpoint_format", "gptq")) if is_gptq else f"AWQ {version}"
-    if (
-        type(bits) is not int
-        or bits not in ((4, 8) if is_gptq else (4,))
-        or said not in (*_GPTQ_LESS, "AWQ gemm")
-    ):
-        raise coded.refused(
-            f"it has {str(bits)[:40]} bits in the format {said[:40]!r}; known are 4 of 'AWQ gemm', and 4 and 8 of 'gptq' and 'gptq_v2'"
-        )
-    return bits, _GPTQ_LESS.get(said, 0)
+    for name, known, less in _KNOWN:
+        if (name, known) == (said, bits):
+            return known, less
+    raise coded.refused(
+        f"it has {str(bits)[:40]} bits in the format {said[:40]!r}; known are 4 of 'AWQ gemm', and 4 and 8 of 'gptq' and 'gptq_v2'"
+    )
 
 
 _Count = Annotated[int, Meta(gt=0)]

@@ -52,14 +52,8 @@ def decode_integers(coded: Coded) -> ComputedTensor:
         raise coded.refused(f"codes of {codes.dtype} with a scale of {scale.dtype} are not known")
     coded.refuse_others("zero_point", "shape", "group_index")
     said = list(_said_groups(coded.config))
-    for role, key, value in (
-        ("zero_point", "symmetric", False),
-        ("group_index", "actorder", "group"),
-    ):
-        if said and not coded.companion(role) and all(group.get(key) == value for group in said):
-            raise coded.refused(
-                f"the config has {key!r} {value}, but it has no {role.replace('_', ' ')}"
-            )
+    if zeros is None and said and not any(group.get("symmetric", True) for group in said):
+        raise coded.refused("the config has 'symmetric' false, but it has no zero points")
     bits, width = _bits_and_width(coded, said)
     lead, groups = codes.shape[:-1], math.prod(scale.shape[-1:])
     if not lead or scale.shape != (*lead, groups) or not groups or width % groups:

@@ -253,11 +253,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "no shape": (changed(ROWS, weight_shape=None), "the number of its columns is not known without weight_shape"),
     "zero points that are missing": (
         changed(integers(RNG, (8, 64), group=32, zeros=True), weight_zero_point=None),
-        "the config has 'symmetric' False, but it has no zero point",
-    ),
-    "an order that is missing": (
-        changed(INT4, {"config_groups": {"a": {"weights": {"num_bits": 4, "group_size": 32, "actorder": "group"}}}}),
-        "the config has 'actorder' group, but it has no group index",
+        "the config has 'symmetric' false, but it has no zero points",
     ),
     "GPTQ without its order": (
         changed(gptq(RNG, order="any"), g_idx=None),

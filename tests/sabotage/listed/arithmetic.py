@@ -63,8 +63,8 @@ SABOTAGES = (
         "zero-points-of-gptq-as-stored",
         "the one that zero points of GPTQ lack is not added",
         LEGACY,
-        '"gptq": 1',
-        '"gptq": 0',
+        '("gptq", 4, 1)',
+        '("gptq", 4, 0)',
         (f"{OF_PACKED}[GPTQ-float32]",),
     ),
 )
