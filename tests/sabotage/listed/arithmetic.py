@@ -10,6 +10,30 @@ OF_PACKED = "tests/arithmetic/test_packed.py::test_plain_formulas"
 
 SABOTAGES = (
     Sabotage(
+        "operands-uncompared",
+        "a flipped scale is dequantised, though its digest is recorded",
+        "reshard/conversion/prove.py",
+        "            if recorded := holder.tensors[name].digest:\n",
+        "            if recorded := None:\n",
+        ("tests/formats/test_computed.py::test_a_flip_of_an_operand_is_found_by_its_digest",),
+    ),
+    Sabotage(
+        "windows-in-part-lost",
+        "what a reader leaves of a window is computed anew, from the next one",
+        "reshard/engine/decode/computed_stream.py",
+        "            out[:count], self._rest = self._rest[:count], self._rest[count:]\n",
+        '            out[:count], self._rest = self._rest[:count], memoryview(b"")\n',
+        ("tests/formats/test_computed.py::test_a_chunk_is_read_in_any_steps",),
+    ),
+    Sabotage(
+        "computation-not-in-the-key",
+        "a target that was computed passes for one that was not",
+        "reshard/conversion/conversion_key.py",
+        "    settings |= {each.option[0]: each.text for each in computed}\n",
+        "",
+        ("tests/formats/test_computed.py::test_the_key_names_what_is_computed",),
+    ),
+    Sabotage(
         "block-from-its-window",
         "blocks of scales are counted from the start of each window",
         SCALED,
