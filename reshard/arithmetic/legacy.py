@@ -58,7 +58,8 @@ def decode_words(coded: Coded) -> ComputedTensor:
         raise coded.misfit("group_index")
     formula = PackedFormula(
         coded.pair.scheme, False, coded.dtype, count, -2 if is_gptq else -1, (0 if index else inputs // groups, 1), bits, less,
-        scale.dtype, third="zeros", zeros_axis=-1, is_turned=True, order=() if is_gptq else _AWQ_ORDER, groups=groups if index else 0,
+        scale.dtype, third="zeros", zeros_axis=-1, is_turned=True, order=() if is_gptq else _AWQ_ORDER,
+        groups=groups if index else 0, index=index.name if index else "",
     )  # fmt: skip
     roles = ("zero_point", "group_index") if index else ("zero_point",)
     return packed_weight(coded, formula, inputs if is_gptq else outputs, roles)

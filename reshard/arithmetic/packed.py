@@ -169,6 +169,7 @@ class PackedFormula(Decoding, frozen=True):
         octets: bytes of an element, where they have a dimension of their own; else 0.
         order: the place in an element of each code; () for their order.
         groups: of rows, where an operand lists them; else 0.
+        index: the name of that operand.
     """
 
     count: int
@@ -185,6 +186,7 @@ class PackedFormula(Decoding, frozen=True):
     octets: int = 0
     order: tuple[int, ...] = ()
     groups: int = 0
+    index: str = ""
 
     window_elements = WINDOW_ELEMENTS
     scratch_bytes = 32
@@ -256,7 +258,7 @@ class PackedFormula(Decoding, frozen=True):
         index = more[-1]
         if index.size and not 0 <= int(index.min()) <= int(index.max()) < self.groups:
             raise FormatError(
-                f"g_idx should have groups from 0 to {self.groups - 1}, but has {index.min()} to {index.max()}; restore the file from a copy"
+                f"{self.index!r} should have groups from 0 to {self.groups - 1}, but has {index.min()} to {index.max()}; restore the file from a copy"
             )
         return shared.take(index, 0)
 

@@ -356,7 +356,7 @@ def test_a_group_that_is_not_there(tmp_path: Path) -> None:
     source = opened(write(tmp_path / "a", case.tensors, case.config), "bfloat16")
     with pytest.raises(
         FormatError,
-        match=r"g_idx should have groups from 0 to 3, but has 4 to 4; restore the file from a copy",
+        match=r"'model.layers.0.mlp.up_proj.g_idx' should have groups from 0 to 3, but has 4 to 4; restore the file from a copy",
     ):
         source.restore()
 
