@@ -15,6 +15,8 @@ from safetensors.numpy import load_file, save_file
 import reshard
 from reshard.arguments import adapter_of
 from reshard.cli.app import run
+from reshard.formats.safetensors.model_folder import beside
+from reshard.storage.location import locate
 
 BF16 = ml_dtypes.bfloat16
 CODES = (
@@ -95,6 +97,15 @@ def test_a_config_that_is_named_is_edited_too_and_one_without_codes_stays_as_it_
     assert (tmp_path / "b" / "config.json").read_text() == '{ "torch_dtype":"bfloat16" }'
     reshard.convert(source, tmp_path / "c", carry=True)
     assert json.loads((tmp_path / "c" / "config.json").read_text()) == CONFIG
+
+
+def test_codes_like_those_of_another_checkpoint_are_told_as_its_config_tells_them(
+    source: Path,
+) -> None:
+    told = beside(locate(str(source))).saying({"quant_method": "other"})
+    assert json.loads(told.edited["config.json"]) == {
+        "torch_dtype": "bfloat16", "text_config": {"hidden_size": 128}, "quantization_config": {"quant_method": "other"}
+    }  # fmt: skip
 
 
 def test_verify_computes_what_the_target_records(
