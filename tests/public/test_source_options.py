@@ -17,6 +17,7 @@ from reshard.arguments import adapter_of
 from reshard.cli.app import run
 from reshard.formats.safetensors.model_folder import beside
 from reshard.storage.location import locate
+from tests.peft_files import adapter_in
 
 BF16 = ml_dtypes.bfloat16
 CODES = (
@@ -196,23 +197,10 @@ def test_deltas_come_before_dequantize(source: Path, tmp_path: Path) -> None:
     assert reshard.verify(source, tmp_path / "out", deltas=[delta]).differences == 0
 
 
-def adapter_in(folder: Path) -> Path:
-    """An adapter of PEFT that adds 2 to the first row of ``up``."""
-    folder.mkdir()
-    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["up"]}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    first = np.zeros((256, 1), np.float32)
-    first[0] = 2
-    factors = {"lora_A": np.ones((1, 128), np.float32), "lora_B": first}
-    named = {f"base_model.model.up.{name}.weight": factor for name, factor in factors.items()}
-    save_file(named, folder / "adapter_model.safetensors")
-    return folder
-
-
 def test_adapters_come_after_dequantize_and_are_found_again_by_the_record(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adapter, out = adapter_in(tmp_path / "adapter"), tmp_path / "out"
+    adapter, out = adapter_in(tmp_path / "adapter", CODES.shape), tmp_path / "out"
     monkeypatch.chdir(tmp_path)
     targets = [reshard.Target(out)]
     reshard.begin_parts(source, targets, 1, dequantize="bfloat16", lora=["adapter=0.5"])
