@@ -206,7 +206,8 @@ def test_adapters_come_after_dequantize_and_are_found_again_by_the_record(
     reshard.begin_parts(source, targets, 1, dequantize="bfloat16", lora=["adapter=0.5"])
     monkeypatch.chdir("/")
     reshard.join_part(out, "1/1")
-    reshard.commit(out)
+    made = {tensor.target: tensor.dequantized for tensor in reshard.commit(out).tensors}
+    assert made["up.weight"] == "rounded"
     rows = reshard.restore(out)["up.weight"].astype(np.float32)
     before = WEIGHTS["up.weight"].astype(np.float32)
     assert (rows[1:] == before[1:]).all()
