@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.sabotage.sabotage import Sabotage
 
+OPTIONS = "tests/public/test_source_options.py"
 SCALED = "reshard/arithmetic/scaled.py"
 PACKED, LEGACY = "reshard/arithmetic/packed.py", "reshard/arithmetic/legacy.py"
 OF_PACKED = "tests/arithmetic/test_packed.py::test_plain_formulas"
@@ -90,5 +91,27 @@ SABOTAGES = (
         '("gptq", 4, 1)',
         '("gptq", 4, 0)',
         (f"{OF_PACKED}[GPTQ-float32]",),
+        "recorded-options-unused",
+        "verify compares codes with the weights that were made of them",
+        "reshard/verification/verify.py",
+        "        opened[0] = _as_recorded(a, *opened)\n",
+        "        pass\n",
+        (f"{OPTIONS}::test_verify_computes_what_the_target_records",),
+    ),
+    Sabotage(
+        "options-unknown-to-parts",
+        "another process copies the codes that this one dequantises",
+        "reshard/conversion/parts/request.py",
+        "run.chosen.unlisted, run.chosen.options)",
+        "run.chosen.unlisted)",
+        (f"{OPTIONS}::test_parts_that_other_processes_join_know_the_options",),
+    ),
+    Sabotage(
+        "config-of-codes-kept",
+        "config.json says fp8 of weights that are bfloat16",
+        "reshard/formats/safetensors/format.py",
+        '    if source.computed.keys() & {"dequantize", "quantize_like"}:\n',
+        "    if False:\n",
+        (f"{OPTIONS}::test_the_target_has_weights_and_its_files_say_nothing_of_codes",),
     ),
 )
