@@ -91,6 +91,8 @@ SABOTAGES = (
         '("gptq", 4, 1)',
         '("gptq", 4, 0)',
         (f"{OF_PACKED}[GPTQ-float32]",),
+    ),
+    Sabotage(
         "recorded-options-unused",
         "verify compares codes with the weights that were made of them",
         "reshard/verification/verify.py",
