@@ -11,6 +11,7 @@ from tests.sabotage.listed import (
     engine,
     formats,
     maps,
+    merging,
     storage,
 )
 from tests.sabotage.sabotage import Sabotage
@@ -25,4 +26,5 @@ SABOTAGES: tuple[Sabotage, ...] = (
     *deltas.SABOTAGES,
     *deliveries.SABOTAGES,
     *arithmetic.SABOTAGES,
+    *merging.SABOTAGES,
 )
