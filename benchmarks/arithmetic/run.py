@@ -76,7 +76,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Path], None]] = {"averages": aver
 def main() -> None:
     """Parse the command line, measure, print a table for each part."""
     parser = argparse.ArgumentParser(description="Measure arithmetic over checkpoints.")
-    parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, list(PARTS)])
+    parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--mib", type=int, default=512, help="of each checkpoint")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cold", action="store_true", help="read from the disk")
