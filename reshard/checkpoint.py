@@ -180,12 +180,13 @@ class OpenedCheckpoint:
 
     @cached_property
     def identity(self) -> WeightsIdentity | None:
-        """The identity that the checkpoint records, without ``nodes``; None if it records none, or in another folder.
+        """The identity that the checkpoint records, without ``nodes``; None if it records none, in another folder, or of computed tensors.
 
         It is no evidence by itself: ``docs/reference/identity.md``. Raises CorruptError if it is damaged, or does not fit the
         tensors.
         """
-        found = read_identity(self._place)
+        is_computed = self._reader.chunks.origin is not self._reader.chunks
+        found = None if is_computed else read_identity(self._place)
         if found is not None:
             check_identity_of(self._reader, found)
         return found

@@ -23,7 +23,7 @@ HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 
 # Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (
-    "__main__", "cli", "demo", "rules", "api", "checkpoint", "conversion saving restoring streaming verification inspection executors deltas", "identity", "maps", "engine", "planning",
+    "__main__", "cli", "demo", "rules", "api", "checkpoint", "conversion saving restoring streaming verification inspection executors deltas", "identity", "arithmetic", "maps", "engine", "planning",
     "formats", "storage", "variables", "options", "arguments", "layout", "patterns", "checksums", "answers", "geometry", "errors log strict version",
 )  # fmt: skip
 # What the command line may import of reshard besides its top: plans in detail, small pieces of text, and checks of words.

@@ -24,6 +24,10 @@ WeightType = Literal["bfloat16", "float32"]
 """The dtypes of dequantised weights."""
 
 
+KEEP = "leave this out, and codes and scales are kept whole, as they are stored (dequantize)"
+"""The remedy for codes that cannot be dequantised."""
+
+
 class Decoding(Formula, frozen=True):
     """A formula that turns codes into weights.
 
@@ -81,9 +85,7 @@ class Coded(Struct, frozen=True, eq=False):
 
     def refused(self, reason: str) -> PlanError:
         """The error for codes that cannot be dequantised."""
-        return PlanError(
-            f"{self.pair.name!r} cannot be dequantised: {reason}; leave it out, and the weights are kept as they are stored (dequantize)"
-        )
+        return PlanError(f"{self.pair.name!r} cannot be dequantised: {reason}; {KEEP}")
 
 
 Decoder = Callable[[Coded], ComputedTensor]

@@ -12,16 +12,20 @@ from typing import get_args
 from msgspec import Struct
 
 from reshard.arguments import check_choice
-from reshard.arithmetic.coded import Coded, Decoder, Decoding, WeightType
+from reshard.arithmetic.coded import KEEP, Coded, Decoder, Decoding, WeightType
+from reshard.arithmetic.refuse_unknown import refuse_config, refuse_halves
 from reshard.arithmetic.scaled import decode_scaled
 from reshard.errors import PlanError
 from reshard.formats.base import Reader
-from reshard.formats.computed import ComputedChunks, computed_reader
-from reshard.formats.quantized import Quantized, quantization, quantization_config
+from reshard.formats.computed import ComputedChunks, ComputedTensor, computed_reader
+from reshard.formats.quantized import quantization, quantization_config
+from reshard.geometry.dtypes import PACKED
 from reshard.storage.location import Location
 
 DECODERS: Mapping[str, Decoder] = {
-    **dict.fromkeys(("fp8", "int8", "int4", "int2", "uint4", "uint2"), decode_scaled),
+    **dict.fromkeys(
+        ("fp8", "int8", "int4", "int2", "uint4", "uint2", "int8 of bitsandbytes"), decode_scaled
+    ),
 }
 """The decoders by the kinds of codes, as ``QuantizedPair.kind`` names them."""
 
@@ -61,26 +65,40 @@ class Dequantize(Struct, frozen=True):
         """
         del root
         found = quantization(base)
-        if found is None or not found.pairs:
+        pairs = found.pairs if found else {}
+        companions = {name for pair in pairs.values() for name in pair.companions.values()}
+        refuse_halves(base, companions.union(pairs))
+        if not pairs:
             raise PlanError(
-                f"{base.uri} has no quantised weights; leave it out, or give the checkpoint with the codes and their scales (dequantize)"
+                f"{base.uri} has no quantised weights; leave this out, or give the checkpoint that has codes and scales (dequantize)"
             )
         config = quantization_config(base.uri) or {}
+        refuse_config(base, config)
         computed = {}
-        for name, pair in found.pairs.items():
-            coded = Coded(pair, base, config, self.dtype)
-            decode = DECODERS.get(pair.kind)
-            if decode is None:
-                raise coded.refused(f"nothing is known to decode {pair.scheme}")
-            computed[name] = decode(coded)
-        return computed_reader(base, computed, _companions(found))
+        names = base.tensors.keys() - companions - pairs.keys()
+        for name, pair in pairs.items():
+            computed[name] = _decoded(Coded(pair, base, config, self.dtype))
+            weight = computed[name].stored.spec.name
+            if weight in names:
+                raise PlanError(
+                    f"{base.uri} has both {weight!r} and {name!r}, whose weights would have that name; {KEEP}"
+                )
+            names.add(weight)
+        return computed_reader(base, computed, companions)
 
     def state(self) -> Iterator[str]:
         return iter(())
 
 
-def _companions(found: Quantized) -> frozenset[str]:
-    return frozenset(name for pair in found.pairs.values() for name in pair.companions.values())
+def _decoded(coded: Coded) -> ComputedTensor:
+    """The weight of codes; PlanError where their kind has no decoder."""
+    codes = coded.codes
+    decode = DECODERS.get(coded.pair.kind)
+    if codes.name.endswith("qvalue") and codes.dtype not in PACKED:
+        decode = decode_scaled  # of Qwix and AQT, which have a code in each element
+    if decode is None:
+        raise coded.refused(f"no decoder is known for {coded.pair.scheme}")
+    return decode(coded)
 
 
 def dequantized(reader: Reader) -> Mapping[str, tuple[str, bool]]:

@@ -112,14 +112,19 @@ def decide(
     """
     if asked == "none" or (asked is None and not is_installed()):
         return KnownIdentity()
-    if reader.version is not None:
-        # No tensor's hash is recorded, so that nothing can be carried.
+    if reader.chunks.origin is not reader.chunks:
+        # No hash of a computed tensor is recorded, so that nothing can be carried.
         if asked is None:
             return KnownIdentity()
         check_installed()
-        root = reader.version.root if is_as_made else None
+        root = reader.version.root if is_as_made and reader.version is not None else None
         if asked == "compute" or (asked == "check" and root is not None):
             return KnownIdentity(asked, root=root)
+        if reader.version is None:
+            raise PlanError(
+                f"the weights of {reader.uri} are computed as they are read, so that an identity cannot be {_HOW[asked]}: what it records is of "
+                "what is stored; compute the target's (identity)"
+            )
         raise PlanError(
             f"an identity of {reader.uri} with deltas over it cannot be {_HOW[asked]}: deltas record at most the root of what they make, "
             "which holds for all of its tensors under their names; compute the target's (identity)"

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from reshard.checksums.crc import CRC32C_OF_CHECKED
 from reshard.conversion.conversion_key import source_state
 from reshard.engine.books import TensorResult, closed_bytes
+from reshard.engine.decode.chunk_reader import check_recorded
 from reshard.engine.journal import missing_in_bucket
 from reshard.engine.limits import Limits
 from reshard.engine.progress import Progress
@@ -236,6 +237,21 @@ def check_sources(
         recorded = reader.tensors[name].digest
         if recorded and recorded != digest:
             raise _difference(plan, reader, name, digest, limits)
+    for holder, names in _operands(plan, reader):
+        for name, digest in tensor_digests(holder, limits, names).items():
+            if recorded := holder.tensors[name].digest:
+                check_recorded(name, digest, recorded)
+
+
+def _operands(plan: Plan, reader: Reader) -> Iterator[tuple[Reader, set[str]]]:
+    """The operands of computed sources whose digests are recorded: they are read once more, since windows of them were read in parts."""
+    used = {piece.source for t in plan.tensors for piece in t.pieces if piece.fill is None}
+    computed = [n for n in used if reader.tensors[n].encoding.compressor == "computed"]
+    if not computed:
+        return iter(())
+    from reshard.formats.computed import recorded_operands
+
+    return recorded_operands(reader, computed)
 
 
 def _difference(
@@ -301,6 +317,9 @@ def check_unseen_memory(
     """Raises MemoryBudgetError now for tensors that could not be read after everything was written."""
     if names := _unseen(plan, reader) | {name for pair in pairs for name in pair}:
         stored = (reader.tensors[name] for name in names)
+        check_decodable(((each.spec, each.encoding) for each in stored), limits)
+    for holder, names in _operands(plan, reader):
+        stored = (holder.tensors[name] for name in names)
         check_decodable(((each.spec, each.encoding) for each in stored), limits)
 
 

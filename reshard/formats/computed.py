@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -260,6 +260,25 @@ class ComputedChunks(Chunks):
         return replace(
             reader, tensors=MappingProxyType(tensors), chunks=ComputedChunks(base, computed)
         )
+
+
+def recorded_operands(reader: Reader, names: Iterable[str]) -> Iterator[tuple[Reader, set[str]]]:
+    """The stored tensors of which computed ones are made, by their checkpoints, if these record checksums of a whole tensor alone.
+
+    A chunk's own checksum, and those that a formula compares, are seen as the chunk is read.
+    """
+    found: dict[int, tuple[Reader, set[str]]] = {}
+    waiting = [(reader, name) for name in names]
+    while waiting:
+        holder, name = waiting.pop()
+        stored, chunks = holder.tensors[name], holder.chunks
+        if isinstance(chunks, ComputedChunks) and name in chunks.computed:
+            made = chunks.computed[name]
+            if not made.formula.is_sequential:
+                waiting += [(each.reader, each.stored.spec.name) for each in made.operands]
+        elif (stored.digest or stored.crcs) and not stored.encoding.checksum:
+            found.setdefault(id(holder), (holder, set()))[1].add(name)
+    yield from found.values()
 
 
 def _window(operand: Operand, box: Box) -> OperandWindow:
