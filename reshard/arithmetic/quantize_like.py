@@ -26,7 +26,6 @@ from reshard.formats.quantized import quantization, quantization_config
 from reshard.formats.registry import open_reader
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Box
-from reshard.layout.tensor_spec import TensorSpec
 from reshard.storage.location import Location, locate, real_text
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 WEIGHTS = ("float32", "bfloat16", "float16")
 """The dtypes of weights, and of tensors that are cast to the dtype of the other checkpoint's."""
 
+_KINDS = ("fp8", "int8", "int4", "int2", "uint4", "uint2", "int8 of bitsandbytes")
 _REMEDY = "leave this out, or give a checkpoint with codes of one element each and a scale (quantize_like)"
 
 
@@ -86,12 +86,13 @@ class QuantizeLike(Struct, frozen=True):
         _refuse_missing(base, like, names)
         computed = {}
         for name, its in names.items():
-            if its in found.pairs:
-                codes = _Codes(found.pairs[its], like, config, "float32")
-                computed[name] = _quantized(base, name, codes)
-            elif (made := _as_in(base, name, like)) is not None:
+            pair = found.pairs.get(its)
+            codes = None if pair is None else _Codes(pair, like, config, "float32")
+            if (made := _nearest(base, name, like, its, codes)) is not None:
                 computed[name] = made
-        added = [_copied(like, name) for name in like.tensors if name in companions]
+        copied = [Operand.of(like, name) for name in like.tensors if name in companions]
+        specs = [replace(one.stored.spec, chunk_shape=None, layout=None) for one in copied]
+        added = [computed_tensor(s, CopyFormula(), [o]) for s, o in zip(specs, copied, strict=True)]
         return computed_reader(base, computed, added=added)
 
     def state(self) -> Iterator[str]:
@@ -118,63 +119,42 @@ def _refuse_missing(base: Reader, like: Reader, names: dict[str, str]) -> None:
             )
 
 
-def _quantized(base: Reader, name: str, codes: _Codes) -> ComputedTensor:
-    """The codes of a weight."""
-    kinds = {"fp8", "int8", "int4", "int2", "uint4", "uint2", "int8 of bitsandbytes"}
-    if codes.pair.kind not in kinds and not codes.codes.name.endswith("qvalue"):
-        raise codes.refused(f"{codes.pair.scheme} is not among the forms that are written")
-    decoding = decode_scaled(codes)
-    formula, dtype = decoding.formula, base.tensors[name].spec.dtype
-    assert isinstance(formula, ScaledFormula)  # noqa: S101  decode_scaled makes no other
-    if formula.has_zeros or formula.codes == "uint8":
-        raise codes.refused("two codes that are far from their zero point may be one weight")
-    if (formula.codes, formula.scale, dtype) == ("int8", "float16", "bfloat16"):
-        raise codes.refused(
-            "with scales in float16 two codes may be one weight in bfloat16; or take weights in float32"
-        )
-    return _nearest(base, name, codes.codes, codes.reader, formula, decoding.operands[1:])
-
-
-def _as_in(base: Reader, name: str, like: Reader) -> ComputedTensor | None:
-    """A tensor that is not quantised, in the dtype that it has in the other checkpoint; None where it has that already."""
-    spec = like.tensors[name].spec
-    if spec.dtype == base.tensors[name].spec.dtype:
-        _check_shape(base.tensors[name].spec, spec, like)
-        return None
-    return _nearest(base, name, spec, like, None, ())
-
-
 def _nearest(
-    base: Reader,
-    name: str,
-    wanted: TensorSpec,
-    like: Reader,
-    decoding: ScaledFormula | None,
-    scale: Sequence[Operand],
-) -> ComputedTensor:
-    source = base.tensors[name].spec
-    _check_shape(source, wanted, like)
-    if source.dtype not in WEIGHTS or (decoding is None and wanted.dtype not in WEIGHTS):
+    base: Reader, name: str, like: Reader, its: str, codes: _Codes | None
+) -> ComputedTensor | None:
+    """A weight as codes, or a plain tensor in the dtype that it has in the other checkpoint; None where it has that already."""
+    source, wanted = base.tensors[name].spec, like.tensors[its].spec
+    decoding, scale = (None, ()) if codes is None else _decoding(codes, source.dtype)
+    if source.shape != wanted.shape:
+        raise PlanError(
+            f"{name!r} has the shape {list(source.shape)}, but {list(wanted.shape)} in {like.uri}; give a checkpoint of the same model "
+            "(quantize_like)"
+        )
+    if codes is None and source.dtype == wanted.dtype:
+        return None
+    if source.dtype not in WEIGHTS or (codes is None and wanted.dtype not in WEIGHTS):
         raise PlanError(
             f"{name!r} is {source.dtype}, but {wanted.dtype} in {like.uri}; expected one of {', '.join(WEIGHTS)}; cast it in a conversion of its own "
             "first (cast)"
         )
-    spec = replace(source, name=wanted.name, dtype=wanted.dtype, chunk_shape=None)
+    spec = replace(source, name=its, dtype=wanted.dtype, chunk_shape=None)
     formula = NearestFormula(name, like.uri, wanted.dtype, decoding)
     return computed_tensor(spec, formula, [Operand.of(base, name), *scale])
 
 
-def _check_shape(source: TensorSpec, wanted: TensorSpec, like: Reader) -> None:
-    if source.shape != wanted.shape:
-        raise PlanError(
-            f"{source.name!r} has the shape {list(source.shape)}, but {list(wanted.shape)} in {like.uri}; give a checkpoint of the same model "
-            "(quantize_like)"
-        )
-
-
-def _copied(like: Reader, name: str) -> ComputedTensor:
-    spec = replace(like.tensors[name].spec, chunk_shape=None, layout=None)
-    return computed_tensor(spec, CopyFormula(), [Operand.of(like, name)])
+def _decoding(codes: _Codes, dtype: str) -> tuple[ScaledFormula, Sequence[Operand]]:
+    """The formula and the scale of codes; PlanError where weights in ``dtype`` do not tell the codes."""
+    if codes.pair.kind not in _KINDS and not codes.codes.name.endswith("qvalue"):
+        raise codes.refused(f"{codes.pair.scheme} is not among the forms that are written")
+    weight = decode_scaled(codes)
+    formula = weight.formula
+    assert isinstance(formula, ScaledFormula)  # noqa: S101  it makes no other
+    if formula.has_zeros or formula.codes == "uint8":
+        raise codes.refused("two codes that are far from their zero point may be one weight")
+    if (formula.codes, formula.scale, dtype) == ("int8", "float16", "bfloat16"):
+        why = "with scales in float16 two codes may be one weight in bfloat16; or take weights in float32"
+        raise codes.refused(why)
+    return formula, weight.operands[1:]
 
 
 class CopyFormula(Formula, frozen=True):
@@ -215,7 +195,9 @@ class NearestFormula(Formula, frozen=True):
         """Raises VerificationError for weights that are larger than the largest code times scale."""
         weights = operands[0].astype(np.float32)
         with np.errstate(all="ignore"):
-            numbers = weights if self.decoding is None else self._codes(weights, operands[1], box)
+            numbers = weights
+            if self.decoding is not None:
+                numbers = _over_scale(weights, operands[1], box, self.decoding)
             if "int" in self.dtype:
                 numbers, (least, most) = np.rint(numbers), _ends(self.dtype)
                 lost = ~((numbers >= least) & (numbers <= most))
@@ -231,16 +213,14 @@ class NearestFormula(Formula, frozen=True):
                 "these, or let the engine do it as it loads them (quantize_like)"
             )
 
-    def _codes(self, weights: Any, scale: Any, box: Box) -> Any:
-        assert self.decoding is not None  # noqa: S101  the caller looks
-        if self.decoding.scale == "uint8":
-            scale = scale.view(numpy_dtype("float8_e8m0fnu"))
-        wide = self.decoding.wide(scale, box)
-        if self.decoding.is_of_127:
-            wide = wide * INT8_FACTOR
-        found = weights / wide
-        # A scale of 0 makes zeros of all codes, and 0 / 0 is none.
-        return np.where((weights == 0) & np.isnan(found), weights, found)
+
+def _over_scale(weights: Any, scale: Any, box: Box, decoding: ScaledFormula) -> Any:
+    if decoding.scale == "uint8":
+        scale = scale.view(numpy_dtype("float8_e8m0fnu"))
+    wide = decoding.wide(scale, box) * (INT8_FACTOR if decoding.is_of_127 else np.float32(1))
+    found = weights / wide
+    # A scale of 0 makes zeros of all codes, and 0 / 0 is none.
+    return np.where((weights == 0) & np.isnan(found), weights, found)
 
 
 def _ends(dtype: str) -> tuple[int, int]:

@@ -26,6 +26,8 @@ from reshard.planning.piece import Piece
 Pairs = Mapping[str, QuantizedPair]
 """Pairs by the names of their codes."""
 
+Specs = Mapping[str, TensorSpec]
+
 
 class Follower(Struct, frozen=True, gc=False):
     """A companion in a target, and the pieces that tile it."""
@@ -54,9 +56,7 @@ def is_whole(piece: Piece, shape: tuple[int, ...]) -> bool:
     return piece.arithmetic is None and piece.axis_order == tuple(range(len(shape)))
 
 
-def followers(
-    pieces: Sequence[Piece], pairs: Pairs, specs: Mapping[str, TensorSpec]
-) -> Iterator[Follower]:
+def followers(pieces: Sequence[Piece], pairs: Pairs, specs: Specs) -> Iterator[Follower]:
     """The companions of a target that has codes, by its pieces; ``specs``: of the source.
 
     Companions whose names do not follow from the target's are left out. Raises PlanError where a companion cannot follow: a block is
@@ -78,7 +78,7 @@ def followers(
 
 
 def _follower(
-    name: str, role: str, pieces: Sequence[Piece], pairs: Pairs, specs: Mapping[str, TensorSpec]
+    name: str, role: str, pieces: Sequence[Piece], pairs: Pairs, specs: Specs
 ) -> Follower:
     first = pieces[0]
     companion = specs[pairs[first.source].companions[role]]
@@ -87,77 +87,51 @@ def _follower(
         spec = TensorSpec(name, companion.shape, companion.dtype, Grid.whole(companion.shape))
         return Follower(spec, (Piece.whole(companion, spec),))
     filled = Box.around([piece.target_box for piece in pieces]).stop
-    parts = [_part(name, role, piece, pairs[piece.source], specs, filled) for piece in pieces]
-    if len({(part.blocks, part.shape, part.piece.source_dtype) for part in parts}) > 1:
-        why = "the scales that would be joined are of other blocks or dtypes"
-        raise _refused(first, pairs[first.source], why)
-    made = parts[0].shape
-    spec = TensorSpec(name, made, companion.dtype, Grid.whole(made))
-    return Follower(spec, tuple(part.piece for part in parts))
-
-
-class _Part(Struct, frozen=True):
-    """A piece of a companion.
-
-    Attributes:
-        blocks: codes that share a scale along each dimension of the target; 0 for all.
-        shape: of the companion's target.
-    """
-
-    piece: Piece
-    blocks: tuple[int, ...]
-    shape: tuple[int, ...]
+    parts = [_part(piece, pairs[piece.source], role, specs, filled) for piece in pieces]
+    if len({(blocks, shape, part.source_dtype) for part, blocks, shape in parts}) > 1:
+        raise _refused(first, pairs[first.source], "the scales of the others have other blocks or dtypes")  # fmt: skip
+    shape = parts[0][2]
+    spec = TensorSpec(name, shape, companion.dtype, Grid.whole(shape))
+    return Follower(spec, tuple(replace(part, target=name) for part, _, _ in parts))
 
 
 def _part(
-    name: str,
-    role: str,
-    piece: Piece,
-    pair: QuantizedPair,
-    specs: Mapping[str, TensorSpec],
-    shape: Sequence[int],
-) -> _Part:
-    """The piece of a companion for a piece of its codes; ``shape``: of the codes' target, or its view."""
+    piece: Piece, pair: QuantizedPair, role: str, specs: Specs, filled: Sequence[int]
+) -> tuple[Piece, tuple[int, ...], tuple[int, ...]]:
+    """The piece of a companion for a piece of its codes; the codes that share a scale along each dimension of the target; its shape there.
+
+    ``filled``: the shape of the codes' target, or of its view.
+    """
     codes, companion = specs[pair.name], specs[pair.companions[role]]
     tile = companion_tile(pair, role, codes, companion)
     if tile is None or len(companion.shape) != len(codes.shape):
-        is_one = math.prod(companion.shape) == 1
-        what = "is one for all of them" if is_one else "has no part for a part of them"
-        why = f"{companion.name!r} of shape {list(companion.shape)} {what}"
+        why = f"{companion.name!r} of shape {list(companion.shape)} has no part for a part of them"
         raise _refused(piece, pair, why)
     if codes.dtype in WORDS and list(piece.axis_order) != sorted(piece.axis_order):
         raise _refused(piece, pair, "an element holds several codes of its row")
-    before, after = _sizes(piece.source_view, codes.shape), _sizes(piece.target_view, shape)
-    tiles = tuple(map(_spread, before, tile))
-    flat = tuple(chain(*tiles))
-    turned = tuple(flat[axis] for axis in piece.axis_order) if () not in tiles else ()
-    rest = iter(turned)
-    after_tiles = tuple(tuple(islice(rest, len(sizes))) for sizes in after)
-    blocks = tuple(map(math.prod, after_tiles))
-    if () in tiles or after_tiles != tuple(map(_spread, after, blocks)):
-        raise _parted(piece, pair)
-    own, made = _counts(before, tiles), _counts(after, after_tiles)
-    sides = zip(turned, piece.target_box.shape, chain(*after), strict=True)
-    if any(not size and along < whole for size, along, whole in sides):
-        why = f"{companion.name!r} has one scale for all of a dimension along which they would be joined"
-        raise _refused(piece, pair, why)
-    source_box = _in_blocks(piece.source_box, flat, tuple(chain(*before)))
-    target_box = _in_blocks(piece.target_box, turned, tuple(chain(*after)))
-    if source_box is None or target_box is None or source_box.permute(piece.axis_order).shape != target_box.shape:  # fmt: skip
-        raise _parted(piece, pair)
+    before, after = _sizes(piece.source_view, codes.shape), _sizes(piece.target_view, filled)
+    try:
+        tiles = _spread(before, tile)
+        flat = tuple(chain(*tiles))
+        turned = tuple(flat[axis] for axis in piece.axis_order)
+        rest = iter(turned)
+        after_tiles = tuple(tuple(islice(rest, len(sizes))) for sizes in after)
+        blocks = tuple(map(math.prod, after_tiles))
+        sides = zip(turned, piece.target_box.shape, chain(*after), strict=True)
+        if after_tiles != _spread(after, blocks) or any(not t and n < of for t, n, of in sides):
+            raise ValueError
+        source_box = _in_blocks(piece.source_box, flat, tuple(chain(*before)))
+        target_box = _in_blocks(piece.target_box, turned, tuple(chain(*after)))
+    except ValueError:
+        why = "parts must be multiples of blocks, and a scale for all of a dimension fits no other"
+        raise _refused(piece, pair, why) from None
+    made = _counts(after, after_tiles)
     moved = replace(
-        piece,
-        source=companion.name,
-        source_box=source_box,
-        target=name,
-        target_box=target_box,
-        source_dtype=companion.dtype,
-        target_dtype=companion.dtype,
-        source_view=piece.source_view and View(own),
-        target_view=piece.target_view and View(made),
-        arithmetic=None,
-    )
-    return _Part(moved, blocks, tuple(map(math.prod, made)))
+        piece, source=companion.name, source_box=source_box, target_box=target_box, source_dtype=companion.dtype,
+        target_dtype=companion.dtype, source_view=piece.source_view and View(_counts(before, tiles)),
+        target_view=piece.target_view and View(made), arithmetic=None,
+    )  # fmt: skip
+    return moved, blocks, tuple(map(math.prod, made))
 
 
 _Sizes = tuple[tuple[int, ...], ...]
@@ -168,25 +142,23 @@ def _sizes(view: View | None, shape: Sequence[int]) -> _Sizes:
     return tuple((size,) for size in shape) if view is None else view.sizes
 
 
-def _spread(sizes: tuple[int, ...], tile: int) -> tuple[int, ...]:
-    """The block along each of the sizes into which a dimension is split; () where it is no box of them.
+def _spread(sizes: _Sizes, tile: Sequence[int]) -> _Sizes:
+    """The block along each of the sizes; ValueError where it is no box of them.
 
-    >>> _spread((4, 64), 128), _spread((1, 576), 128), _spread((2, 8), 0), _spread((4, 96), 128)
-    ((2, 64), (1, 128), (0, 0), ())
+    >>> _spread(((4, 64), (1, 576), (2, 8)), (128, 128, 0))
+    ((2, 64), (1, 128), (0, 0))
     """
-    found: list[int] = []
-    rest = tile
-    for at, size in reversed(list(enumerate(sizes))):
-        if size == 1 < len(sizes):
-            along = 1
-        elif not tile or size % rest == 0 or math.prod(sizes[:at]) == 1:
-            along, rest = rest, min(rest, 1)
-        elif rest % size == 0:
-            along, rest = size, rest // size
-        else:
-            return ()
-        found.insert(0, along)
-    return tuple(found)
+    found: list[list[int]] = []
+    for along, rest in zip(sizes, tile, strict=True):
+        found.append([])
+        for at, size in reversed(list(enumerate(along))):
+            takes_rest = not rest or math.prod(along[:at]) == 1
+            own = 1 if size == 1 < len(along) else rest if takes_rest else math.gcd(rest, size)
+            if own not in (rest, size):
+                raise ValueError
+            found[-1].insert(0, own)
+            rest = rest // own if own else 0
+    return tuple(map(tuple, found))
 
 
 def _counts(sizes: _Sizes, tiles: _Sizes) -> _Sizes:
@@ -195,21 +167,13 @@ def _counts(sizes: _Sizes, tiles: _Sizes) -> _Sizes:
     return tuple(tuple(-(-size // tile) if tile else 1 for size, tile in each) for each in pairs)
 
 
-def _in_blocks(box: Box, tiles: Sequence[int], shape: Sequence[int]) -> Box | None:
-    """A box counted in blocks; None where it parts one."""
+def _in_blocks(box: Box, tiles: Sequence[int], shape: Sequence[int]) -> Box:
+    """A box counted in blocks; ValueError where it parts one."""
     sides = list(zip(box.start, box.stop, tiles, shape, strict=True))
     if any(t and (a % t or (b % t and b != whole)) for a, b, t, whole in sides):
-        return None
+        raise ValueError
     start = tuple(a // t if t else 0 for a, _, t, _ in sides)
     return Box(start, tuple(-(-b // t) if t else 1 for _, b, t, _ in sides))
-
-
-def _parted(piece: Piece, pair: QuantizedPair) -> PlanError:
-    sizes = "×".join(map(str, pair.grain))
-    return PlanError(
-        f"{piece.target!r} would have {piece.source!r} in parts that are no multiples of its blocks of {sizes}: {about_pair(pair)}, and a part of a "
-        "block has no scale of its own; split and join at multiples only (map), or make weights of the codes first (dequantize)"
-    )
 
 
 def _refused(piece: Piece, pair: QuantizedPair, why: str) -> PlanError:

@@ -148,26 +148,24 @@ def test_scales_follow_their_codes_through_maps(
 
 
 ABOUT_Q = "'q' holds codes (fp8, blocks of 128×128), which mean nothing without 'q_scale_inv'"
-NO_MULTIPLE = (
-    f"in parts that are no multiples of its blocks of 128×128: {ABOUT_Q}, and a part of a block has no scale of its own; split and join at "
-    "multiples only (map), or make weights of the codes first (dequantize)"
-)
 OTHERWISE = "move both whole, by rules of the map with 'from' and 'to' alone, or make weights of the codes first (dequantize)"
+IN_PART = "in part, in another order or as other numbers"
+NO_MULTIPLE = f"parts must be multiples of blocks, and a scale for all of a dimension fits no other; {OTHERWISE}"
 
 
 @pytest.mark.parametrize(
     ("rule", "source", "sizes", "said"),
     [
-        ({"from": ["k", "q"], "to": "qk", "shape": "a e, b e -> [a | b] e"}, K | Q, {}, f"'qk' would have 'k' {NO_MULTIPLE}".replace("'q", "'k").replace("'kk'", "'qk'")),
-        ({"from": "q", "to": ["x", "y"], "shape": "[a | b] e -> a e, b e"}, Q, {"a": 100}, f"'x' would have 'q' {NO_MULTIPLE}"),
-        ({"from": "q", "to": "x", "shape": "(h d) b -> (d h) b"}, Q, {"h": 2}, f"'x' would have 'q' {NO_MULTIPLE}"),
+        ({"from": ["k", "q"], "to": "qk", "shape": "a e, b e -> [a | b] e"}, K | Q, {}, f"'qk' would have 'k' {IN_PART}: {ABOUT_Q.replace(chr(39) + 'q', chr(39) + 'k')}, but {NO_MULTIPLE}"),
+        ({"from": "q", "to": ["x", "y"], "shape": "[a | b] e -> a e, b e"}, Q, {"a": 100}, f"'x' would have 'q' {IN_PART}: {ABOUT_Q}, but {NO_MULTIPLE}"),
+        ({"from": "q", "to": "x", "shape": "(h d) b -> (d h) b"}, Q, {"h": 2}, f"'x' would have 'q' {IN_PART}: {ABOUT_Q}, but {NO_MULTIPLE}"),
         (JOIN, WHOLE, {}, "'qk' would have 'q' in part, in another order or as other numbers: 'q' holds codes (fp8, a scale for each), which mean nothing without "
-         f"'q_scale_inv', but 'q_scale_inv' of shape [] is one for all of them; {OTHERWISE}"),
+         f"'q_scale_inv', but 'q_scale_inv' of shape [] has no part for a part of them; {OTHERWISE}"),
         ({**JOIN, "shape": "a e, a f -> a [e | f]"}, fp8("q", (256, 384), (256, 1)) | fp8("k", (256, 128), (256, 1)), {},
          "'qk' would have 'q' in part, in another order or as other numbers: 'q' holds codes (fp8, a scale for each channel), which mean nothing without "
-         f"'q_scale_inv', but 'q_scale_inv' has one scale for all of a dimension along which they would be joined; {OTHERWISE}"),
+         f"'q_scale_inv', but {NO_MULTIPLE}"),
         (JOIN, Q | fp8("k", (128, 384), (2, 6)), {}, "'qk' would have 'q' in part, in another order or as other numbers: "
-         f"{ABOUT_Q}, but the scales that would be joined are of other blocks or dtypes; {OTHERWISE}"),
+         f"{ABOUT_Q}, but the scales of the others have other blocks or dtypes; {OTHERWISE}"),
         (JOIN, Q | specs(("k", "float8_e4m3fn", (128, 384))), {}, f"'qk' would have 'q' together with 'k', which has not the same companions: {ABOUT_Q}; keep "
          "them apart (map), or make weights of the codes first (dequantize)"),
         ({"from": "q", "to": "x", "shape": "a b -> a b", "pad": {"a": 512}}, Q, {}, f"'x' would have 'q' together with padding, which has not the same companions: "
