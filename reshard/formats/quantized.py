@@ -236,6 +236,7 @@ def _kind(dtype: str) -> str:
     return dtype.partition("_")[0].replace("float", "fp")
 
 
+@lru_cache(maxsize=4096)
 def _tile(
     codes: CodesShape, scale: CodesShape, said: CodesShape, is_exact: bool
 ) -> CodesShape | None:

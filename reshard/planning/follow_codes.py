@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, islice
 
 from msgspec import Struct
@@ -142,7 +143,8 @@ def _sizes(view: View | None, shape: Sequence[int]) -> _Sizes:
     return tuple((size,) for size in shape) if view is None else view.sizes
 
 
-def _spread(sizes: _Sizes, tile: Sequence[int]) -> _Sizes:
+@lru_cache(maxsize=1024)  # the layers of a model repeat their shapes
+def _spread(sizes: _Sizes, tile: tuple[int, ...]) -> _Sizes:
     """The block along each of the sizes; ValueError where it is no box of them.
 
     >>> _spread(((4, 64), (1, 576), (2, 8)), (128, 128, 0))
@@ -161,6 +163,7 @@ def _spread(sizes: _Sizes, tile: Sequence[int]) -> _Sizes:
     return tuple(map(tuple, found))
 
 
+@lru_cache(maxsize=1024)
 def _counts(sizes: _Sizes, tiles: _Sizes) -> _Sizes:
     """The numbers of scales along each size."""
     pairs = (zip(*each, strict=True) for each in zip(sizes, tiles, strict=True))
