@@ -24,7 +24,7 @@ from reshard.geometry.view import View
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 
-Pairs = Mapping[str, QuantizedPair]
+PairsOfCodes = Mapping[str, QuantizedPair]
 """Pairs by the names of their codes."""
 
 Specs = Mapping[str, TensorSpec]
@@ -49,7 +49,7 @@ def about_pair(pair: QuantizedPair) -> str:
     return f"{pair.name!r} holds codes ({pair.scheme}), which mean nothing without {pair.companions['scale']!r}"
 
 
-def is_whole(piece: Piece, shape: tuple[int, ...]) -> bool:
+def takes_all(piece: Piece, shape: tuple[int, ...]) -> bool:
     """True if a piece takes all of a tensor, as it is but for the dtype."""
     box = piece.source_box
     if box.stop != shape or any(box.start) or piece.is_viewed:
@@ -57,7 +57,7 @@ def is_whole(piece: Piece, shape: tuple[int, ...]) -> bool:
     return piece.arithmetic is None and piece.axis_order == tuple(range(len(shape)))
 
 
-def followers(pieces: Sequence[Piece], pairs: Pairs, specs: Specs) -> Iterator[Follower]:
+def followers(pieces: Sequence[Piece], pairs: PairsOfCodes, specs: Specs) -> Iterator[Follower]:
     """The companions of a target that has codes, by its pieces; ``specs``: of the source.
 
     Companions whose names do not follow from the target's are left out. Raises PlanError where a companion cannot follow: a block is
@@ -79,12 +79,12 @@ def followers(pieces: Sequence[Piece], pairs: Pairs, specs: Specs) -> Iterator[F
 
 
 def _follower(
-    name: str, role: str, pieces: Sequence[Piece], pairs: Pairs, specs: Specs
+    name: str, role: str, pieces: Sequence[Piece], pairs: PairsOfCodes, specs: Specs
 ) -> Follower:
     first = pieces[0]
     companion = specs[pairs[first.source].companions[role]]
     has_one = len({piece.source for piece in pieces}) == 1 and math.prod(companion.shape) == 1
-    if has_one or (len(pieces) == 1 and is_whole(first, specs[first.source].shape)):
+    if has_one or (len(pieces) == 1 and takes_all(first, specs[first.source].shape)):
         spec = TensorSpec(name, companion.shape, companion.dtype, Grid.whole(companion.shape))
         return Follower(spec, (Piece.whole(companion, spec),))
     filled = Box.around([piece.target_box for piece in pieces]).stop

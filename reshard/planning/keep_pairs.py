@@ -12,7 +12,7 @@ from reshard.errors import PlanError
 from reshard.formats.quantized import Quantized, QuantizedPair
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.follow_codes import about_pair, companion_name, followers, is_whole
+from reshard.planning.follow_codes import about_pair, companion_name, followers, takes_all
 from reshard.planning.piece import Piece
 
 _SHOWN = 3
@@ -76,7 +76,7 @@ def _moves(
                 continue
             if target in followed:
                 moves.copies[piece.source].append(target)
-            elif len(pieces) > 1 or not is_whole(piece, specs[piece.source].shape):
+            elif len(pieces) > 1 or not takes_all(piece, specs[piece.source].shape):
                 moves.parts[piece.source] = target
             elif piece.is_cast:
                 moves.casts[piece.source] = piece.target_dtype
@@ -92,7 +92,7 @@ def _followed(
     names: set[str] = set()
     for target, pieces in targets.items():
         first = pieces[0]
-        if len(pieces) == 1 and is_whole(first, specs[first.source].shape):
+        if len(pieces) == 1 and takes_all(first, specs[first.source].shape):
             continue  # the usual case; there may be 100,000
         if any(piece.source in found.pairs for piece in pieces):
             expected = {one.spec.name: one.pieces for one in followers(pieces, found.pairs, specs)}
