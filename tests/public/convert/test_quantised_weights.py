@@ -11,6 +11,7 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors
 
 import reshard
 from reshard.errors import PlanError
@@ -248,7 +249,17 @@ def test_a_program_takes_codes_as_they_are(model: Path) -> None:
 def test_shards_are_streamed_between_blocks(model: Path) -> None:
     opened = reshard.open_checkpoint(model)
     thirds = split({r"up_proj\.weight$": [None, "tp"]}, tp=3)
-    assert opened.stream_shard(0, layout=thirds).nbytes > 256 * 128
+    data = b"".join(opened.stream_shard(1, layout=thirds, select=["up_proj"]))
+    found = {name: one["data"] for name, one in safetensors.deserialize(data)}
+    state = {name: np.asarray(a) for name, a in reshard.restore(model, select=["up_proj"]).items()}
+    assert bytes(found[UP]) == state[UP][:, 128:256].tobytes()
+    assert bytes(found[f"{UP}_scale_inv"]) == state[f"{UP}_scale_inv"][:, 1:2].tobytes()
+    shown = {t.target: t.target_shards for t in reshard.preview_layout(model, thirds).tensors}
+    assert (shown[UP], shown[f"{UP}_scale_inv"], shown[f"{DOWN}_scale_inv"]) == (
+        (1, 3),
+        (1, 3),
+        (1, 1),
+    )
     with pytest.raises(PlanError) as cut:
         opened.stream_shard(0, layout=QUARTERS)
     assert str(cut.value) == CUT
