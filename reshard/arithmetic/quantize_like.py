@@ -204,8 +204,8 @@ class NearestFormula(Formula, frozen=True):
                 out[...] = np.where(lost, 0, numbers)
             else:
                 out[...] = numbers
-                made = out.astype(np.float32)
-                lost = (np.isfinite(made) != np.isfinite(weights)) | (np.isnan(made) != np.isnan(weights))  # fmt: skip
+                lost = np.isnan(out) != np.isnan(weights)
+                lost |= np.isfinite(out) != np.isfinite(weights)
         if lost.any():
             raise VerificationError(
                 f"{self.name!r}: {int(lost.sum()):,} of the {box.size:,} values in {box} do not fit {self.dtype} with the scales of {self.like}: "
