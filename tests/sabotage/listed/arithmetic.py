@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from tests.sabotage.sabotage import Sabotage
 
+OPTIONS = "tests/public/test_source_options.py"
 SCALED = "reshard/arithmetic/scaled.py"
+PACKED, LEGACY = "reshard/arithmetic/packed.py", "reshard/arithmetic/legacy.py"
+OF_PACKED = "tests/arithmetic/test_packed.py::test_plain_formulas"
 
 SABOTAGES = (
     Sabotage(
@@ -88,5 +91,61 @@ SABOTAGES = (
         "    return np.where((weights == 0) & np.isnan(found), weights, found)",
         "    return np.where(weights == 0, 0, found)",
         ("tests/arithmetic/test_quantize_like.py::test_every_code_comes_back",),
+    ),
+    Sabotage(
+        "zero-point-of-another-row",
+        "zero points of a window are those of the first row in its word",
+        PACKED,
+        "first = box.start[axis] % self.count",
+        "first = 0",
+        (f"{OF_PACKED}[int4 in groups with zero points-float32]",),
+    ),
+    Sabotage(
+        "divided-for-multiplied",
+        "the global scale of ModelOpt is taken for that of compressed-tensors",
+        PACKED,
+        '.endswith("_global_scale")',
+        '.endswith("_scale_2")',
+        (f"{OF_PACKED}[ModelOpt-bfloat16]", f"{OF_PACKED}[nvfp4-bfloat16]"),
+    ),
+    Sabotage(
+        "columns-of-awq-in-order",
+        "nibbles of AWQ are taken for columns in order",
+        LEGACY,
+        "(0, 4, 1, 5, 2, 6, 3, 7)",
+        "(0, 1, 2, 3, 4, 5, 6, 7)",
+        (f"{OF_PACKED}[AWQ-float32]",),
+    ),
+    Sabotage(
+        "zero-points-of-gptq-as-stored",
+        "the one that zero points of GPTQ lack is not added",
+        LEGACY,
+        '("gptq", 4, 1)',
+        '("gptq", 4, 0)',
+        (f"{OF_PACKED}[GPTQ-float32]",),
+    ),
+    Sabotage(
+        "recorded-options-unused",
+        "verify compares codes with the weights that were made of them",
+        "reshard/verification/verify.py",
+        "        opened[0] = _as_recorded(a, *opened)\n",
+        "        pass\n",
+        (f"{OPTIONS}::test_verify_computes_what_the_target_records",),
+    ),
+    Sabotage(
+        "options-unknown-to-parts",
+        "another process copies the codes that this one dequantises",
+        "reshard/conversion/parts/request.py",
+        "run.chosen.unlisted, run.chosen.options)",
+        "run.chosen.unlisted)",
+        (f"{OPTIONS}::test_parts_that_other_processes_join_know_the_options",),
+    ),
+    Sabotage(
+        "config-of-codes-kept",
+        "config.json says fp8 of weights that are bfloat16",
+        "reshard/formats/safetensors/format.py",
+        '    if source.computed.keys() & {"dequantize", "quantize_like"}:\n',
+        "    if False:\n",
+        (f"{OPTIONS}::test_the_target_has_weights_and_its_files_say_nothing_of_codes",),
     ),
 )
