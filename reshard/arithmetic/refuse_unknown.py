@@ -58,18 +58,18 @@ _FORMATS = frozenset({
 })  # fmt: skip
 
 
-def refuse_config(reader: Reader, config: Config) -> None:
+def refuse_config(reader: Reader, config: Config, remedy: str = KEEP) -> None:
     """Raises PlanError for a config that names a method or a format that is not known, or a step besides codes and scales."""
     for what, found, known in _named(config):
         if isinstance(found, str) and found not in known:
             raise PlanError(
-                f"the config of {reader.uri} has the {what} {found[:100]!r}, which is not known; expected one of {', '.join(sorted(known))}; {KEEP}"
+                f"the config of {reader.uri} has the {what} {found[:100]!r}, which is not known; expected one of {', '.join(sorted(known))}; {remedy}"
             )
     for step in ("transform_config", "sparsity_config"):
         inner = config.get(step)
         if isinstance(inner, Mapping) and inner and inner.get("format") != "dense":
             raise PlanError(
-                f"the config of {reader.uri} has a {step}, so that codes and scales are not all that makes a weight; {KEEP}"
+                f"the config of {reader.uri} has a {step}, so that codes and scales are not all that makes a weight; {remedy}"
             )
 
 

@@ -33,7 +33,7 @@ _EXPONENTS = ("float8_e8m0fnu", "uint8")
 
 _FLOATS = ("float32", "bfloat16", "float16")
 
-_INT8_FACTOR = np.float32(7.874015718698502e-3)
+INT8_FACTOR = np.float32(7.874015718698502e-3)
 """1 / 127, as bitsandbytes has it: its scale is the largest weight of a row."""
 
 _ROWS = ("weight_scale", "weight_scale_inv", "SCB")
@@ -161,11 +161,11 @@ class ScaledFormula(Decoding, frozen=True):
             if self.scale == "uint8":
                 scale = scale.view(numpy_dtype("float8_e8m0fnu"))
             for zero in zeros:
-                numbers -= self._wide(zero, box)
+                numbers -= self.wide(zero, box)
                 self._round(numbers)
-            numbers *= self._wide(scale, box)
+            numbers *= self.wide(scale, box)
             if self.is_of_127:
-                numbers *= _INT8_FACTOR
+                numbers *= INT8_FACTOR
             self._round(numbers)
             if not np.isfinite(scale.astype(np.float32)).all():
                 numbers[np.isnan(numbers)] = np.nan  # processors disagree about the sign of 0 × inf
@@ -175,7 +175,7 @@ class ScaledFormula(Decoding, frozen=True):
         if self.scale in ("bfloat16", "float16"):
             numbers[...] = numbers.astype(numpy_dtype(self.scale))
 
-    def _wide(self, scale: Any, box: Box) -> Numbers:
+    def wide(self, scale: Any, box: Box) -> Numbers:
         """The scale of each element, with dimensions of size 1 where all of the window share it."""
         wide: Numbers = scale.astype(np.float32)
         shape = [1] * box.rank

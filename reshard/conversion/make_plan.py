@@ -249,7 +249,7 @@ def plan_targets(
     for name, target, form in zip(names, targets, forms, strict=True):
         with about_target(name):
             traits = replace(traits_at(target.target), by_hosts=by_hosts)
-            content = make_target(reader, target, form, traits)
+            content = make_target(reader, target, form, traits, quantized)
             if quantized is not None:
                 refuse_parted_weights(quantized, reader, target, content)
             contents.append(content)

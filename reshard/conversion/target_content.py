@@ -31,6 +31,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.mapped import Mapped
 from reshard.maps.mapped_checkpoint import leaves_of, mapped_tensors
 from reshard.planning.keep_pairs import refuse_cut, refuse_parted
+from reshard.planning.pair_layouts import TargetPairs
 from reshard.planning.piece import Piece
 from reshard.planning.planner import COPY_BYTES, WantedPiece
 from reshard.planning.plans import Side
@@ -48,6 +49,7 @@ class TargetContent(Struct, frozen=True):
         dropped: names of the source's leaves that are left out.
         warnings: facts about the changes that a person should know, one sentence each.
         mapping: the effect of a map on the source; None without one.
+        pairs: the codes and scales of the target.
     """
 
     checkpoint: TargetCheckpoint
@@ -55,15 +57,23 @@ class TargetContent(Struct, frozen=True):
     dropped: tuple[str, ...]
     warnings: tuple[str, ...]
     mapping: Mapped | None = None
+    pairs: TargetPairs = TargetPairs()
 
 
 def make_target(
-    reader: Reader, target: CheckedTarget, form: Form, traits: Traits = ON_DISK
+    reader: Reader,
+    target: CheckedTarget,
+    form: Form,
+    traits: Traits = ON_DISK,
+    quantized: Quantized | None = None,
 ) -> TargetContent:
-    """The target of converting ``reader``'s checkpoint in a place with these traits; pure arithmetic over metadata."""
+    """The target of converting ``reader``'s checkpoint in a place with these traits; pure arithmetic over metadata.
+
+    ``quantized``: the source's codes and scales.
+    """
     refuse_database(form, traits)
     refuse_unstored(target.changes.cast)
-    making = _Making(target, form, traits)
+    making = _Making(target, form, traits, quantized)
     made = _rename(making, reader) if target.given_map is None else _map(making, reader)
     known = known_format(form.format)
     _leave_out_unheld(making, known, reader)
@@ -86,7 +96,9 @@ def make_target(
     if reader.metadata != NO_METADATA or reader.format != form.format:
         warnings += tuple(lost_metadata(reader, checkpoint))
     warnings += tuple(form.warnings(checkpoint, reader))
-    return TargetContent(checkpoint, making.wanted_pieces, making.dropped, warnings, making.mapping)
+    return TargetContent(
+        checkpoint, making.wanted_pieces, making.dropped, warnings, making.mapping, making.pairs
+    )
 
 
 def _rename(making: _Making, reader: Reader) -> Made:
@@ -100,6 +112,11 @@ def _rename(making: _Making, reader: Reader) -> Made:
     )
     found = _target_leaves(reader, kept, keeps_layouts(target.layout))
     look_up(target.layout, [leaf.name for leaf in found.leaves if leaf.tensor])
+    if making.quantized is not None:
+        moved = zip(kept, found.leaves, strict=True)
+        of = {leaf.name: reader.tensors[r.source].spec for r, leaf in moved if leaf.tensor}
+        named = {name: replace(spec, name=name) for name, spec in of.items()}
+        making.pairs = TargetPairs.of(making.quantized, named, of, target.layout)
     for rewrite, leaf in zip(kept, found.leaves, strict=True):
         if leaf.tensor:
             stored = reader.tensors[rewrite.source]
@@ -121,6 +138,8 @@ def _map(making: _Making, reader: Reader) -> Made:
     mapping, making.dropped = mapped_tensors(reader, given, target.changes)
     _check_growth(reader, target, sum(made.spec.nbytes for made in mapping.tensors))
     look_up(target.layout, [made.spec.name for made in mapping.tensors])
+    specs = {made.spec.name: made.spec for made in mapping.tensors}
+    making.pairs = TargetPairs.of(making.quantized, specs, specs, target.layout)
     making.leaves, making.mapping = list(leaves_of(reader, mapping.tensors)), mapping
     for made, leaf in zip(mapping.tensors, making.leaves, strict=True):
         first = next((p.source for p in made.pieces if p.fill is None), None)
@@ -218,7 +237,8 @@ class _Making(Struct):
     A tensor is arranged and described for the planner once a kind: for each it took half the time of a plan (measured).
 
     Attributes:
-        leaves, dropped, warnings, mapping: as in TargetContent.
+        quantized: the codes and scales of the source.
+        leaves, dropped, warnings, mapping, pairs: as in TargetContent.
         sources: a number for each kind of source.
         kinds: by all that decides how the format arranges a tensor.
     """
@@ -226,12 +246,14 @@ class _Making(Struct):
     target: CheckedTarget
     form: Form
     traits: Traits
+    quantized: Quantized | None = None
     tensors: dict[str, TargetTensor] = field(default_factory=dict)
     wanted_pieces: list[WantedLike] = field(default_factory=list)
     leaves: Sequence[Leaf] = ()
     dropped: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     mapping: Mapped | None = None
+    pairs: TargetPairs = TargetPairs()
     sources: dict[Hashable, int] = field(default_factory=dict)
     kinds: dict[Hashable, _Kind] = field(default_factory=dict)
 
@@ -239,7 +261,7 @@ class _Making(Struct):
         """A tensor of the target, of the shape that ``stored`` has, as the format arranges it, and its kind."""
         source = stored.spec
         bare = TensorSpec(leaf.name, source.shape, dtype, Grid.whole(source.shape))
-        parts = split(bare, source, self.target.layout)
+        parts = self.pairs.splits.get(leaf.name) or split(bare, source, self.target.layout)
         key: Hashable = (self._number(stored), dtype, parts.layout, parts.slices.cuts)
         if stored.partition is not None or parts.partition is not None:
             key = leaf.name  # of a kind of its own
@@ -370,11 +392,11 @@ def refuse_parted_weights(
     if target.changes or target.given_map is not None:
         specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
         refuse_parted(found, specs, pieces.values())
-    for name, of_target in pieces.items():
-        source = of_target[0].source
+    for name, pair in content.pairs.pairs.items():
+        source = pieces[name][0].source
         if source in found.pairs:
             for slices in _new_slices(reader.tensors[source].spec, content, name, target, reader.format):  # fmt: skip
-                refuse_cut(found.pairs[source], name, slices)
+                refuse_cut(pair, name, slices)
 
 
 def _new_slices(

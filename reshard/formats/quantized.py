@@ -159,8 +159,8 @@ ONLY_CODES = frozenset(d for d in DTYPES if d.startswith("float8") and d != "flo
 _OF_SCALES = ("float", "bfloat", "uint8")
 _BYTE_EXPONENTS = ("uint8", "float8_e8m0fnu")
 """Scales that are powers of two, as in the MX formats."""
-_WORDS = ("int32", "uint32", "uint8")
-"""Elements that hold several codes."""
+WORDS = ("int32", "uint32", "uint8")
+"""The dtypes of elements that hold several codes."""
 _TWO_IN_A_BYTE = ("nvfp4", "mxfp4")
 
 
@@ -209,7 +209,7 @@ def _tile_of_pair(
 ) -> CodesShape | None:
     if title == TORCHAO:
         return None
-    tile = _tile(codes, scale, () if dtype in _WORDS else said, is_exact)
+    tile = _tile(codes, scale, () if dtype in WORDS else said, is_exact)
     if (
         title == "mxfp4" and tile is not None
     ):  # gpt-oss: the last dimension has the codes of a block
@@ -220,11 +220,11 @@ def _tile_of_pair(
 def _words(dtypes: tuple[str, str], title: str, tile: CodesShape) -> str:
     """The kind of codes, and how many share a scale where an element's number of codes is known."""
     dtype, scale_dtype = dtypes
-    if not title and dtype in _WORDS:
+    if not title and dtype in WORDS:
         is_mx = dtype == "uint8" and scale_dtype in _BYTE_EXPONENTS
         title = "mxfp4" if is_mx else "packed integers"
     title = title or _kind(dtype)
-    if dtype in _WORDS:
+    if dtype in WORDS:
         return f"{title}, {_blocks(tile, 2)}" if title in _TWO_IN_A_BYTE else title
     return f"{title}, {_blocks(tile, PACKED.get(dtype, (1,))[0])}"
 
@@ -238,6 +238,7 @@ def _kind(dtype: str) -> str:
     return dtype.partition("_")[0].replace("float", "fp")
 
 
+@lru_cache(maxsize=4096)
 def _tile(
     codes: CodesShape, scale: CodesShape, said: CodesShape, is_exact: bool
 ) -> CodesShape | None:
@@ -279,6 +280,29 @@ def _along(codes: int, scales: int, said: int, is_exact: bool) -> int:
     if not is_exact and -(-codes // size) == scales:
         return size
     return codes // scales if codes % scales == 0 else -1
+
+
+def companion_tile(
+    pair: QuantizedPair, role: str, codes: TensorSpec, companion: TensorSpec
+) -> CodesShape | None:
+    """The codes that share an element of a companion along each dimension, 0 for all of them.
+
+    None for a companion that has no part for a part of the codes, such as an order or a shape.
+    """
+    if pair.scheme == TORCHAO or not role.startswith(("scale", "zero_point")):
+        return None
+    return _tile(codes.shape, companion.shape, pair.grain, is_exact=False)
+
+
+def companion_axes(
+    pair: QuantizedPair, role: str, codes: TensorSpec, companion: TensorSpec
+) -> tuple[int | None, ...]:
+    """The dimension of the codes that each dimension of a companion belongs to; None for one that is for all codes."""
+    tile, rank = companion_tile(pair, role, codes, companion) or (), len(companion.shape)
+    if len(tile) == rank:
+        return tuple(dim if size else None for dim, size in enumerate(tile))
+    own = tuple(dim for dim, size in enumerate(tile) if size)
+    return own if len(own) == rank else (None,) * rank
 
 
 def _blocks(tile: CodesShape, factor: int) -> str:
@@ -340,11 +364,13 @@ class Quantized(Struct, frozen=True):
         pairs: by the names of their codes.
         plain: the number of tensors that are in no pair.
         bare: tensors of codes that the config calls quantised, but that have no scale.
+        config: the part of the model's config about quantisation.
     """
 
     pairs: Mapping[str, QuantizedPair]
     plain: int
     bare: tuple[str, ...] = ()
+    config: Config | None = None
 
     @property
     def text(self) -> str:
@@ -373,16 +399,17 @@ def find_pairs(
     ``config`` gives the part of the model's config about quantisation, and is called once if a tensor may hold codes.
     """
     candidates = [spec for spec in specs.values() if spec.dtype in CODES]
-    found = list(named_pairs(candidates, specs)) if candidates else []
+    named = list(named_pairs(candidates, specs)) if candidates else []
     bare = [spec.name for spec in candidates if spec.dtype in ONLY_CODES]
-    if not found and not bare:
+    if not named and not bare:
         return None
     document = config()
-    fitting = (_pair_of(named, specs, document or {}) for named in found)
+    fitting = (_pair_of(each, specs, document or {}) for each in named)
     pairs = {pair.name: pair for pair in fitting if pair is not None}
     halves = set(pairs).union(*(pair.companions.values() for pair in pairs.values()))
     bare = [name for name in bare if name not in halves] if document is not None else []
-    return Quantized(pairs, len(specs) - len(halves), tuple(bare)) if pairs or bare else None
+    found = Quantized(pairs, len(specs) - len(halves), tuple(bare), document)
+    return found if pairs or bare else None
 
 
 def _pair_of(

@@ -11,14 +11,22 @@ from msgspec.structs import replace
 
 from reshard.answers.record import Json, Record, counted, several, warned
 from reshard.answers.shared import Axes, MeshDocument, Shape
+from reshard.formats.quantized import find_pairs
 from reshard.geometry.grid import Grid
 from reshard.geometry.sizes import format_bytes
 from reshard.inspection.checkpoint_info import CheckpointInfo
 from reshard.layout.changes import Changes
 from reshard.layout.layout_file import LayoutFile
 from reshard.layout.tensor_spec import TensorSpec, change_text
+from reshard.planning.pair_layouts import TargetPairs
 from reshard.planning.rules import Rewrite, rewrites
-from reshard.planning.target_layouts import Layout, layout_warnings, look_up, split
+from reshard.planning.target_layouts import (
+    Layout,
+    TensorSplit,
+    layout_warnings,
+    look_up,
+    split,
+)
 
 
 class TensorPreview(Record, frozen=True, kw_only=True):
@@ -129,10 +137,16 @@ def preview(info: CheckpointInfo, layout: Layout | None) -> LayoutPreview:
     specs = {t.spec.name: t.spec for t in info.tensors.values()}
     keys = {t.spec.name for t in info.tensors.values() if t.is_key}
     changes = layout.changes if isinstance(layout, LayoutFile) else Changes()
-    kept = rewrites(changes, [leaf.name for leaf in info.leaves], specs, keys)
-    look_up(layout, [r.target for r in kept if r.source in specs])
-    tensors = tuple(_tensor_preview(specs[r.source], r, layout) for r in kept if r.source in specs)
-    names, sources = [t.target for t in tensors], [t.source_spec for t in tensors]
+    every = rewrites(changes, [leaf.name for leaf in info.leaves], specs, keys)
+    kept = {r.target: r for r in every if r.source in specs}
+    look_up(layout, list(kept))
+    of = {name: specs[r.source] for name, r in kept.items()}
+    bare = {name: _bare(of[name], r) for name, r in kept.items()}
+    alike = TargetPairs.of(find_pairs(specs), bare, of, layout).splits
+    tensors = tuple(
+        _tensor_preview(of[n], bare[n], alike.get(n) or split(bare[n], of[n], layout)) for n in kept
+    )
+    names, sources = list(kept), list(of.values())
     return LayoutPreview(
         tensors=tensors,
         device_bytes=sum(t.target_shard_bytes for t in tensors if not t.is_partitioned),
@@ -141,11 +155,12 @@ def preview(info: CheckpointInfo, layout: Layout | None) -> LayoutPreview:
     )
 
 
-def _tensor_preview(source: TensorSpec, rewrite: Rewrite, layout: Layout | None) -> TensorPreview:
+def _bare(source: TensorSpec, rewrite: Rewrite) -> TensorSpec:
     dtype = rewrite.dtype or source.dtype
-    whole = Grid.whole(source.shape)
-    bare = TensorSpec(rewrite.target, source.shape, dtype, whole)
-    parts = split(bare, source, layout)
+    return TensorSpec(rewrite.target, source.shape, dtype, Grid.whole(source.shape))
+
+
+def _tensor_preview(source: TensorSpec, bare: TensorSpec, parts: TensorSplit) -> TensorPreview:
     placed = None if parts.partition is not None else parts.layout
     target = replace(bare, layout=placed)
     return TensorPreview.of(source, target, parts.slices, parts.partition)

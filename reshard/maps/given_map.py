@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from reshard.errors import LayoutError, MissingError, PlanError, shorten
+from reshard.formats.quantized import Config
 from reshard.layout.bridges.from_keras import own_layout
 from reshard.layout.changes import Changes
 from reshard.layout.device_mesh import DeviceMesh
@@ -73,7 +74,12 @@ class GivenMap(Struct, frozen=True):
                 )
         return structs.replace(self, sizes={**self.sizes, **found})
 
-    def applied(self, specs: Mapping[str, TensorSpec], keys: Collection[str] = ()) -> Mapped:
+    def applied(
+        self,
+        specs: Mapping[str, TensorSpec],
+        keys: Collection[str] = (),
+        config: Callable[[], Config | None] = lambda: None,
+    ) -> Mapped:
         """The targets that it makes of these tensors; see ``apply_rules``.
 
         PlanError for tensors that the file refuses, and for sizes of a mesh that were not given.
@@ -81,7 +87,7 @@ class GivenMap(Struct, frozen=True):
         if not self.reverse:
             _refuse(self.file.refusals, specs)
             _check_known(self)
-        return apply_rules(self.rules, self.sizes, specs, keys)
+        return apply_rules(self.rules, self.sizes, specs, keys, config)
 
 
 def _check_known(given: GivenMap) -> None:

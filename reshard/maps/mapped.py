@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.errors import PlanError
+from reshard.formats.quantized import Config, find_pairs
 from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.geometry.grid import Grid
 from reshard.layout.changes import kind_of
@@ -37,6 +38,7 @@ from reshard.maps.rule import (
     index_sizes,
     match_sources,
 )
+from reshard.planning.follow_codes import followers
 from reshard.planning.piece import Piece
 from reshard.planning.rules import checked_name
 
@@ -80,8 +82,11 @@ def apply_rules(
     sizes: Mapping[str, int],
     specs: Mapping[str, TensorSpec],
     keys: Collection[str] = (),
+    config: Callable[[], Config | None] = lambda: None,
 ) -> Mapped:
     """The targets that rules make of these source tensors; ``keys`` are those that are PRNG keys.
+
+    Scales and other companions of codes that no rule takes follow their codes; ``config``: as for ``find_pairs``.
 
     Raises PlanError, naming rule and tensor, for a rule that matches nothing, a tensor that no rule takes or that two take, a
     target that two rules make, sizes that contradict or do not follow, numbers that are left out, and elements that would be.
@@ -93,6 +98,7 @@ def apply_rules(
     for rule in rules:
         if rule.same_as is not None:
             applying.tie(rule)
+    applying.follow(config)
     applying.refuse_left()
     return applying.mapped()
 
@@ -286,6 +292,24 @@ class _Applying:
             spec = make(dict(zip(indices, values, strict=True)))
             pieces = tuple(replace(piece, target=spec.name) for piece in copied.pieces)
             self._add(rule, spec, pieces)
+
+    def follow(self, config: Callable[[], Config | None]) -> None:
+        """Makes the targets of companions that no rule takes: as their codes are moved, turned, joined and split, under names beside theirs."""
+        found = None
+        if len(self._taken) < len(self._specs):
+            found = find_pairs(self._specs, config)
+        if found is None:
+            return
+        waiting = {name: pair.name for pair in found.pairs.values() for name in pair.companions.values() if name not in self._taken}  # fmt: skip
+        codes = set(waiting.values())
+        for made in list(self._made.values()):
+            if codes.isdisjoint(made.sources):
+                continue
+            for one in followers(made.pieces, found.pairs, self._specs):
+                sources = {piece.source for piece in one.pieces}
+                if sources <= waiting.keys() and one.spec.name not in self._made:
+                    self._taken.update(dict.fromkeys(sources, made.rule))
+                    self._made[one.spec.name] = MappedTensor(one.spec, one.pieces, made.rule)
 
     def refuse_left(self) -> None:
         """Raises PlanError for source tensors that no rule takes, and for targets that lie below others."""

@@ -6,6 +6,7 @@ Select and drop rules apply to names of the source, then the map, then rename an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -15,6 +16,7 @@ from reshard.errors import VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.contents import Leaf
 from reshard.formats.leaf_paths import renamed
+from reshard.formats.quantized import quantization_config
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap
 from reshard.maps.mapped import Mapped, MappedTensor
@@ -33,7 +35,8 @@ def mapped_tensors(
     specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
     names = [leaf.name for leaf in reader.leaves]
     kept = [name for name in kept_leaves(before, names, specs) if name in specs]
-    mapping = given.applied({name: specs[name] for name in kept}, keys)
+    config = partial(quantization_config, reader.uri)
+    mapping = given.applied({name: specs[name] for name in kept}, keys, config)
     left = set(kept)
     dropped = tuple(name for name in names if name not in left)
     if not after:

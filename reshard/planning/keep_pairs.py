@@ -12,9 +12,11 @@ from reshard.errors import PlanError
 from reshard.formats.quantized import Quantized, QuantizedPair
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.tensor_spec import TensorSpec
+from reshard.planning.follow_codes import about_pair, companion_name, followers, takes_all
 from reshard.planning.piece import Piece
 
 _SHOWN = 3
+_MOST_COUNTS = 65
 
 
 class _Moves(Struct, frozen=True):
@@ -57,7 +59,7 @@ def refuse_parted(
         elif len(missing) <= len(pair.companions):
             kept = next(name for name in pair.halves if name in moves.copies)
             raise PlanError(
-                f"{kept!r} would be kept without {missing[0]!r}: {_about(pair)}; keep both, or leave both out (select, drop)"
+                f"{kept!r} would be kept without {missing[0]!r}: {about_pair(pair)}; keep both, or leave both out (select, drop)"
             )
 
 
@@ -66,29 +68,37 @@ def _moves(
 ) -> _Moves:
     halves = {half for pair in found.pairs.values() for half in pair.halves}
     moves = _Moves(defaultdict(list), {}, {})
-    for pieces in targets:
+    by_name = {p[0].target: p for p in targets if any(piece.source in halves for piece in p)}
+    followed = _followed(found, specs, by_name)
+    for target, pieces in by_name.items():
         for piece in pieces:
             if piece.source not in halves:
                 continue
-            if len(pieces) > 1 or not _is_whole(piece, specs[piece.source].shape):
-                moves.parts[piece.source] = piece.target
+            if target in followed:
+                moves.copies[piece.source].append(target)
+            elif len(pieces) > 1 or not takes_all(piece, specs[piece.source].shape):
+                moves.parts[piece.source] = target
             elif piece.is_cast:
                 moves.casts[piece.source] = piece.target_dtype
             else:
-                moves.copies[piece.source].append(piece.target)
+                moves.copies[piece.source].append(target)
     return moves
 
 
-def _is_whole(piece: Piece, shape: tuple[int, ...]) -> bool:
-    """True if a piece takes all of a tensor, as it is but for the dtype."""
-    box = piece.source_box
-    if box.stop != shape or any(box.start) or piece.is_viewed:
-        return False
-    return piece.arithmetic is None and piece.axis_order == tuple(range(len(shape)))
-
-
-def _about(pair: QuantizedPair) -> str:
-    return f"{pair.name!r} holds codes ({pair.scheme}), which mean nothing without {pair.companions['scale']!r}"
+def _followed(
+    found: Quantized, specs: Mapping[str, TensorSpec], targets: Mapping[str, Sequence[Piece]]
+) -> set[str]:
+    """The targets that have codes in part or in another order, with their companions, where these are as their codes are."""
+    names: set[str] = set()
+    for target, pieces in targets.items():
+        first = pieces[0]
+        if len(pieces) == 1 and takes_all(first, specs[first.source].shape):
+            continue  # the usual case; there may be 100,000
+        if any(piece.source in found.pairs for piece in pieces):
+            expected = {one.spec.name: one.pieces for one in followers(pieces, found.pairs, specs)}
+            if expected and all(set(own) == set(targets.get(n, ())) for n, own in expected.items()):
+                names |= {target, *expected}
+    return names
 
 
 def _refuse_other_forms(
@@ -101,8 +111,8 @@ def _refuse_other_forms(
     for name in pair.halves:
         if name in moves.parts:
             raise PlanError(
-                f"{moves.parts[name]!r} would have {name!r} in part, in another order or as other numbers: {_about(pair)}; move both whole, by "
-                "rules of the map with 'from' and 'to' alone, or leave both out (drop)"
+                f"{moves.parts[name]!r} would have {name!r} in part, in another order or as other numbers: {about_pair(pair)}; move both alike: "
+                "leave the others out of the map's rules, and they follow their codes, or leave all of them out (drop)"
             )
         if name in moves.casts:
             casts = [half for p in found.pairs.values() for half in p.halves if half in moves.casts]
@@ -110,7 +120,7 @@ def _refuse_other_forms(
             rules = " and ".join(f"cast '{rule}'" for rule in _exceptions(found, specs, casts))
             remedy = f"give {rules} before the other casts, which leave them as they are (cast), or take the weights that they stand for (dequantize)"
             raise PlanError(
-                f"{name!r} would be cast from {specs[name].dtype} to {moves.casts[name]}: {_about(pair)}, and a cast of either alters the "
+                f"{name!r} would be cast from {specs[name].dtype} to {moves.casts[name]}: {about_pair(pair)}, and a cast of either alters the "
                 f"weights. {len(casts):,} tensor{' is' if len(casts) == 1 else 's are'} in the way ({some}); "
                 f"{'take them as they are stored (like, cast)' if in_memory else remedy}"
             )
@@ -147,17 +157,15 @@ def _refuse_names(pair: QuantizedPair, copies: Mapping[str, Sequence[str]]) -> N
         return  # the usual case; there may be 100,000
     for target in copies[pair.name]:
         for companion in pair.companions.values():
-            same = len(pair.name if companion.startswith(pair.name) else pair.stem)
-            ending, its = pair.name[same:], companion[same:]
-            expected = target.removesuffix(ending) + its
+            expected = companion_name(pair, companion, target)
             # Programs write the same tree with either separator.
-            if target.endswith(ending) and expected.replace("/", ".") in {
+            if expected is not None and expected.replace("/", ".") in {
                 name.replace("/", ".") for name in copies[companion]
             }:
                 continue
             raise PlanError(
                 f"{companion!r} would be written as {copies[companion][0]!r}, but {pair.name!r} as {target!r}, and readers look for both under names "
-                f"that differ as {pair.name!r} and {companion!r} do: {_about(pair)}; rename both alike (rename)"
+                f"that differ as {pair.name!r} and {companion!r} do: {about_pair(pair)}; rename both alike (rename)"
             )
 
 
@@ -171,7 +179,10 @@ def refuse_cut(pair: QuantizedPair, target: str, slices: Grid | Sequence[Box]) -
         *inner, size = cuts or (0,)
         inside = next((cut for cut in inner if cut % grain), None)
         if inside is not None:
+            counts = [n for n in range(2, _MOST_COUNTS) if size % (n * grain) == 0]
+            work = f", into {' or '.join(map(str, counts))} equal parts" if counts else ""
             raise PlanError(
-                f"{target!r} would be cut at {inside} of {size} along dimension {dim}, inside a block of {grain}: {_about(pair)}, and a slice with "
-                f"a part of a block has no scale of its own; cut that dimension at multiples of {grain} only, or leave it whole (layout)"
+                f"{target!r} would be cut at {inside} of {size} along dimension {dim}, inside a block of {grain}: {about_pair(pair)}, and a "
+                f"slice with a part of a block has no scale of its own; cut that dimension at multiples of {grain} only{work}, or leave it "
+                "whole (layout)"
             )

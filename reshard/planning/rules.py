@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from reshard.errors import PlanError
 from reshard.formats.base import Made, Origin, Reader
 from reshard.formats.contents import StoredTensor
+from reshard.formats.quantized import find_pairs
 from reshard.geometry.dtypes import PACKED, packed_text
 from reshard.layout.changes import (
     Cast,
@@ -37,6 +38,7 @@ from reshard.layout.prefixes import pattern_hint
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.patterns.compile import Counts, Names, Pattern, Replacement, compile_pattern, shown
 from reshard.patterns.dialect import MAX_LENGTH
+from reshard.planning.follow_codes import companion_name
 
 _OPPOSITE = bytes([1, *[0] * 255])
 """Turns 0 into 1, and 1 into 0."""
@@ -72,6 +74,8 @@ def rewrites(
     """
     kept = kept_leaves(changes, names, tensors)
     targets = _renamed(changes.rename, Names(kept))
+    if targets:
+        targets = _companions(targets, {n: tensors[n] for n in kept if n in tensors}) | targets
     casts = _casts(changes.cast, [tensors[n] for n in kept if n in tensors], keys)
     result = tuple([_rewrite(n, targets.get(n, n), casts.get(n)) for n in kept])
     if targets or len(set(kept)) < len(kept):
@@ -171,6 +175,18 @@ def _renamed(rules: Sequence[tuple[str, str]], names: Names) -> dict[str, str]:
             if name not in targets:
                 targets[name] = checked_name(name, replacement.of(name))
     return targets
+
+
+def _companions(targets: Mapping[str, str], specs: Mapping[str, TensorSpec]) -> dict[str, str]:
+    """The new names of scales and other companions: those that no rule renames follow their codes."""
+    found = find_pairs(specs)
+    named = {
+        companion: companion_name(pair, companion, targets[pair.name])
+        for pair in (found.pairs.values() if found is not None else ())
+        if pair.name in targets
+        for companion in pair.companions.values()
+    }
+    return {companion: name for companion, name in named.items() if name is not None}
 
 
 def _replacement(pattern: Pattern, to: str) -> Replacement:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from reshard.errors import LayoutError
 from reshard.formats.base import Reader
 from reshard.formats.contents import StoredTensor
-from reshard.formats.quantized import quantization
+from reshard.formats.quantized import Quantized, quantization
 from reshard.formats.safetensors.header import HeaderEntry, safetensors_header
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.changes import Changes
@@ -25,6 +25,7 @@ from reshard.layout.layout_file import LayoutFile
 from reshard.layout.tensor_layout import device_boxes
 from reshard.layout.tensor_spec import SaveSliceInfo, TensorSpec
 from reshard.planning.keep_pairs import refuse_cut, refuse_parted
+from reshard.planning.pair_layouts import TargetPairs
 from reshard.planning.piece import Piece
 from reshard.planning.rules import rewrites
 from reshard.planning.target_layouts import Layout, TensorSplit, keeps_layouts, look_up, split
@@ -164,8 +165,12 @@ def shard_parts(
     own = layout.changes if isinstance(layout, LayoutFile) else Changes()
     wanted = _whole_parts(reader, own + changes)
     look_up(layout, [part.name for part in wanted])
-    splits = [_split(part.name, part.stored.spec, part.dtype, layout) for part in wanted]
-    _refuse_parted(reader, wanted, splits, layout)
+    found = quantization(reader)
+    bare = {part.name: _bare(part.name, part.stored.spec, part.dtype) for part in wanted}
+    sources = {part.name: part.stored.spec for part in wanted}
+    alike = TargetPairs.of(found, bare, sources, layout).splits
+    splits = [alike.get(n) or split(spec, sources[n], layout) for n, spec in bare.items()]
+    _refuse_parted(found, reader, wanted, splits, layout)
     count = max(map(_count, splits), default=1)
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
         raise LayoutError(f"shard {number!r} does not exist: the layout has {_shards(count)}")
@@ -178,13 +183,13 @@ def shard_parts(
 
 
 def _refuse_parted(
+    found: Quantized | None,
     reader: Reader,
     wanted: Sequence[ShardPart],
     splits: Sequence[TensorSplit],
     layout: Layout | None,
 ) -> None:
     """Raises PlanError for codes of quantised weights that are cast, or newly cut inside their blocks."""
-    found = quantization(reader)
     specs = {name: tensor.spec for name, tensor in reader.tensors.items()}
     cast = ((Piece.whole(p.stored.spec, replace(p.stored.spec, dtype=p.dtype)),) for p in wanted)
     refuse_parted(found, specs, cast, in_memory=True)
@@ -213,8 +218,8 @@ def _whole_parts(reader: Reader, changes: Changes) -> list[ShardPart]:
     ]
 
 
-def _split(name: str, source: TensorSpec, dtype: str, layout: Layout | None) -> TensorSplit:
-    bare = replace(
+def _bare(name: str, source: TensorSpec, dtype: str) -> TensorSpec:
+    return replace(
         source,
         name=name,
         dtype=dtype,
@@ -222,7 +227,6 @@ def _split(name: str, source: TensorSpec, dtype: str, layout: Layout | None) -> 
         chunk_shape=None,
         layout=None,
     )
-    return split(bare, source, layout)
 
 
 def _count(parted: TensorSplit) -> int:

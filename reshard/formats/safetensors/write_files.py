@@ -29,6 +29,7 @@ from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.file_map import ChunkChecksum, FileMap, Place, SharedFile
 from reshard.formats.loose_pieces import SlicePlaces
+from reshard.formats.quantized import find_pairs
 from reshard.formats.safetensors.files import ONLY_FILE, file_names, index_of_pattern
 from reshard.formats.safetensors.format import SafetensorsForm
 from reshard.formats.safetensors.header import (
@@ -125,14 +126,26 @@ def _whole(tensor: TargetTensor) -> PlannedSlice:
 def _shards(tensors: Sequence[TargetTensor], form: SafetensorsForm) -> Iterator[list[PlannedSlice]]:
     file: list[PlannedSlice] = []
     nbytes = 0
-    for tensor in tensors:
-        if file and form.files == "shards" and nbytes + tensor.spec.nbytes > form.file_bytes:
+    for group in _together(tensors) if form.files == "shards" else [tensors]:
+        size = sum(tensor.spec.nbytes for tensor in group)
+        if file and nbytes + size > form.file_bytes:
             yield file
             file, nbytes = [], 0
-        file.append(_whole(tensor))
-        nbytes += tensor.spec.nbytes
+        file += map(_whole, group)
+        nbytes += size
     if file or not tensors:
         yield file
+
+
+def _together(tensors: Sequence[TargetTensor]) -> Iterator[list[TargetTensor]]:
+    """The tensors in their order, but codes with their scales, which loaders that go from file to file want in one."""
+    by_name = {tensor.spec.name: tensor for tensor in tensors}
+    found = find_pairs({name: tensor.spec for name, tensor in by_name.items()})
+    pairs = [] if found is None else [pair.halves for pair in found.pairs.values()]
+    groups = {half: halves for halves in pairs for half in halves}
+    for name in list(by_name):
+        if name in by_name:
+            yield [by_name.pop(half) for half in groups.get(name, (name,)) if half in by_name]
 
 
 def _ranks(tensors: Sequence[TargetTensor]) -> list[list[PlannedSlice]]:

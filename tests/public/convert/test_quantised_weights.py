@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors
 
 import reshard
 from reshard.errors import PlanError
@@ -118,9 +120,11 @@ def test_pairs_may_be_left_out(model: Path, tmp_path: Path) -> None:
 
 
 def test_names_that_no_longer_belong_together(model: Path, tmp_path: Path) -> None:
-    said = refused(model, tmp_path / "a", rename=[(r"up_proj\.weight$", "gate.weight")])
+    said = refused(
+        model, tmp_path / "a", rename=[("up_proj.*_inv$", "up_inv"), ("up_proj", "gate")]
+    )
     assert said == (
-        f"'{UP}_scale_inv' would be written as '{UP}_scale_inv', but '{UP}' as 'model.layers.0.mlp.gate.weight', and readers look for both under "
+        f"'{UP}_scale_inv' would be written as 'model.layers.0.mlp.up_inv', but '{UP}' as 'model.layers.0.mlp.gate.weight', and readers look for both under "
         f"names that differ as '{UP}' and '{UP}_scale_inv' do: {ABOUT_UP}; rename both alike (rename)"
     )
     apart = {"map": [{"from": UP, "to": "up"}, {"from": f"{UP}_scale_inv", "to": "up_inverse"}]}
@@ -137,21 +141,33 @@ def test_a_map_moves_both_whole(torch: Oracle, model: Path, tmp_path: Path) -> N
     found = torch.ask("dequantised", folder=str(tmp_path / "a"))
     wanted = torch.ask("dequantised", folder=str(model))
     assert found == {f"net.{name}": of for name, of in wanted.items()}
-    turned = {
-        "map": [
-            {"from": UP, "to": "up", "shape": "a b -> b a"},
-            {"from": f"{UP}_scale_inv", "to": "up_scale_inv", "shape": "a b -> b a"},
-        ]
-    }
-    assert refused(model, tmp_path / "b", map=turned, select=["up_proj"]) == (
-        f"'up' would have '{UP}' in part, in another order or as other numbers: {ABOUT_UP}; move both whole, by rules of the map with 'from' and "
-        "'to' alone, or leave both out (drop)"
+
+
+def test_what_no_rule_names_follows_its_codes(torch: Oracle, model: Path, tmp_path: Path) -> None:
+    """A rename, a map and a map read backwards move the scales of the codes that they name, and verify knows it."""
+    wanted = torch.ask("dequantised", folder=str(model))
+    renamed = [(r"(\w+)\.weight$", r"\1_x.weight")]
+    reshard.convert(model, tmp_path / "renamed", rename=renamed)
+    found = torch.ask("dequantised", folder=str(tmp_path / "renamed"))
+    assert found == {name.replace(".weight", "_x.weight"): of for name, of in wanted.items()}
+    assert reshard.verify(model, tmp_path / "renamed", rename=renamed).differences == 0
+    named = [name for name in reshard.inspect(model).tensors if not name.endswith("_inv")]
+    reshard.convert(model, tmp_path / "mapped", map=moves(*named))
+    found = torch.ask("dequantised", folder=str(tmp_path / "mapped"))
+    assert found == {f"net.{name}": of for name, of in wanted.items()}
+    assert reshard.verify(model, tmp_path / "mapped", map=moves(*named)).differences == 0
+    reshard.convert(tmp_path / "mapped", tmp_path / "back", map=moves(*named), reverse=True)
+    assert torch.ask("dequantised", folder=str(tmp_path / "back")) == wanted
+    apart = [{"from": UP, "to": "up", "shape": "a b -> b a"}, {"from": f"{UP}_scale_inv", "to": "up_scale_inv"}]  # fmt: skip
+    assert refused(model, tmp_path / "b", map={"map": apart}, select=["up_proj"]) == (
+        f"'up' would have '{UP}' in part, in another order or as other numbers: {ABOUT_UP}; move both alike: leave the others out of the map's "
+        "rules, and they follow their codes, or leave all of them out (drop)"
     )
 
 
 CUT = (
     f"'{UP}' would be cut at 96 of 384 along dimension 1, inside a block of 128: {ABOUT_UP}, and a slice with a part of a block has no scale "
-    "of its own; cut that dimension at multiples of 128 only, or leave it whole (layout)"
+    "of its own; cut that dimension at multiples of 128 only, into 3 equal parts, or leave it whole (layout)"
 )
 QUARTERS = split({r"up_proj\.weight$": [None, "tp"]}, tp=4)
 
@@ -162,11 +178,31 @@ def test_a_cut_inside_a_block(model: Path, tmp_path: Path, options: dict[str, An
 
 
 def test_cuts_between_blocks(torch: Oracle, model: Path, tmp_path: Path) -> None:
-    layout = split({r"up_proj\.weight(_scale_inv)?$": [None, "tp"]}, tp=3)
+    """The scales are cut with their codes, and stored in the files of the same ranks."""
+    layout = split({r"up_proj\.weight$": [None, "tp"]}, tp=3)
     reshard.convert(model, tmp_path / "ranks", layout=layout, files="ranks")
+    found = reshard.inspect(tmp_path / "ranks").tensors
+    assert found[UP].spec.slices.cuts == ((0, 256), (0, 128, 256, 384))
+    assert found[f"{UP}_scale_inv"].spec.slices.cuts == ((0, 2), (0, 1, 2, 3))
+    assert found[f"{DOWN}_scale_inv"].spec.slices.count == 1
     reshard.convert(tmp_path / "ranks", tmp_path / "whole", files="shards")
     wanted = torch.ask("dequantised", folder=str(model))
     assert torch.ask("dequantised", folder=str(tmp_path / "whole")) == wanted
+    own = split({r"up_proj\.weight_scale_inv$": ["tp"], "up_proj": [None, "tp"]}, tp=3)
+    own["rules"][0]["axes"], own["mesh"] = ["x", None], {"tp": 3, "x": 2}
+    assert refused(model, tmp_path / "a", layout=own, to="orbax") == (
+        f"'{UP}_scale_inv' would be cut into 2×1 parts, but '{UP}' into 1×3 parts: {ABOUT_UP}, and a slice of them needs its own part of 1×3 parts; "
+        f"leave the rule for '{UP}_scale_inv' out, and it is cut with its codes (layout)"
+    )
+
+
+def test_a_pair_lies_in_one_file(model: Path, tmp_path: Path) -> None:
+    for nbytes in (1, 50_000, 100_000, 150_000):
+        reshard.convert(model, tmp_path / str(nbytes), file_bytes=nbytes)
+        index = json.loads((tmp_path / str(nbytes) / "model.safetensors.index.json").read_text())
+        files = index["weight_map"]
+        assert len(set(files.values())) > 1
+        assert all(files[name] == files[f"{name}_scale_inv"] for name in (UP, DOWN, KV))
 
 
 def test_cuts_that_are_there_stay(model: Path, tmp_path: Path) -> None:
@@ -213,7 +249,17 @@ def test_a_program_takes_codes_as_they_are(model: Path) -> None:
 def test_shards_are_streamed_between_blocks(model: Path) -> None:
     opened = reshard.open_checkpoint(model)
     thirds = split({r"up_proj\.weight$": [None, "tp"]}, tp=3)
-    assert opened.stream_shard(0, layout=thirds).nbytes > 256 * 128
+    data = b"".join(opened.stream_shard(1, layout=thirds, select=["up_proj"]))
+    found = {name: one["data"] for name, one in safetensors.deserialize(data)}
+    state = {name: np.asarray(a) for name, a in reshard.restore(model, select=["up_proj"]).items()}
+    assert bytes(found[UP]) == state[UP][:, 128:256].tobytes()
+    assert bytes(found[f"{UP}_scale_inv"]) == state[f"{UP}_scale_inv"][:, 1:2].tobytes()
+    shown = {t.target: t.target_shards for t in reshard.preview_layout(model, thirds).tensors}
+    assert (shown[UP], shown[f"{UP}_scale_inv"], shown[f"{DOWN}_scale_inv"]) == (
+        (1, 3),
+        (1, 3),
+        (1, 1),
+    )
     with pytest.raises(PlanError) as cut:
         opened.stream_shard(0, layout=QUARTERS)
     assert str(cut.value) == CUT
