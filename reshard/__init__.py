@@ -38,7 +38,14 @@ from reshard.api.targets import (
     join_part,
 )
 from reshard.api.verification import diff, fingerprint, verify
-from reshard.arguments import DeltaChecksum, DeltaEncoding, DeltaReceiver, MissingChunks, Unlisted
+from reshard.arguments import (
+    DeltaChecksum,
+    DeltaEncoding,
+    DeltaReceiver,
+    Dequantized,
+    MissingChunks,
+    Unlisted,
+)
 from reshard.conversion.options import Check, ConvertOptions, FormatName, IdentityMode, Target
 from reshard.errors import (
     CheckpointWarning,
@@ -160,6 +167,7 @@ __all__ = [
     "DeltaReceiver",
     "DeltaReport",
     "DeltaTensor",
+    "Dequantized",
     "DeviceMesh",
     "DiffReport",
     "Encoding",

@@ -19,6 +19,9 @@ Unlisted = Literal["leave", "include"]
 """Treatment of tensors and files that neither an index nor the names of files count among the model: leave them out and
 warn, or refuse if that is not clear; or take them."""
 
+Dequantized = Literal["bfloat16", "float32"]
+"""The dtypes of dequantised weights."""
+
 MissingChunks = Literal["refuse", "warn", "allow"]
 """Treatment of chunks that are not stored: raise an error; take the fill value, with or without a warning."""
 
@@ -49,6 +52,19 @@ def path_of(what: str, path: Path) -> str:
     if not isinstance(path, str | bytes | os.PathLike):
         raise StorageError(f"the {what} is {path!r}; expected a path")
     return os.fsdecode(path)
+
+
+def adapter_of(text: str) -> tuple[str, float | None]:
+    """The folder of an adapter, and the scale that the user gave, from ``ADAPTER`` or ``ADAPTER=SCALE``; None for none.
+
+    >>> adapter_of("adapter"), adapter_of("lora/r=8=0.5")
+    (('adapter', None), ('lora/r=8', 0.5))
+    """
+    path, equals, number = text.rpartition("=")
+    try:
+        return (path, float(number)) if equals else (text, None)
+    except ValueError:
+        return text, None
 
 
 def changes_of(

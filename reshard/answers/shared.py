@@ -27,7 +27,8 @@ Digest = Annotated[str, Meta(description="CRC-64/NVME, 16 hex digits.")]
 QuantizedText = Annotated[
     str,
     Meta(
-        description="The weights of a source that are codes with scales, such as 'fp8, blocks of 128×128: 1 weight with scales, 1 as they are'."
+        description="The weights of a source that are codes with scales, such as 'fp8, blocks of 128×128: 1 weight with scales, 1 as they are'; "
+        "with dequantize also the bytes before and after."
     ),
 ]
 

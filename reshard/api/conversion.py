@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
+from reshard.api.sources import source_of
 from reshard.arguments import check_positive, takes_options
 from reshard.conversion.options import Target
 from reshard.engine.limits import limits_of
@@ -13,7 +14,7 @@ from reshard.errors import PlanError
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from reshard.arguments import Path, Unlisted
+    from reshard.arguments import Dequantized, Path, Unlisted
     from reshard.conversion.options import ConvertOptions
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, MultiReport
@@ -31,6 +32,9 @@ def plan(
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
+    dequantize: Dequantized | None = None,
+    lora: Sequence[Path] | None = None,
+    quantize_like: Path | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     max_growth: float | None = None,
@@ -43,6 +47,7 @@ def plan(
         target: the path of the target. With None the plan has no free space, and does not test whether the target exists.
         step, item, unlisted: the step of a run, the item of several, and the treatment of unlisted tensors and files; as for
             ``inspect``.
+        dequantize, lora, quantize_like: as for ``convert``.
         max_memory: bytes, or text such as ``"512MiB"``, of all buffers together; the default is 1 GiB, or a quarter of
             the memory of the machine or its cgroup if that is less.
         workers: the number of tasks that run at once; the default is the number of processors, at least 2 and at most 16;
@@ -55,12 +60,13 @@ def plan(
     """
     from reshard.conversion.check_target import check_target
     from reshard.conversion.make_plan import plan_conversions, plan_without_target
-    from reshard.formats.choose import choose_checkpoint
 
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
     limits = limits_of(max_memory, workers, source, target, max_growth=max_growth)
     checked = check_target(Target("" if target is None else target, **options), limits)
-    chosen = choose_checkpoint(source, step, item, "source", unlisted)
+    chosen = source_of(
+        source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
+    )
     if target is None:
         return plan_without_target(chosen, checked, hosts)
     return plan_conversions(chosen, [checked], hosts).summaries[0]
@@ -73,6 +79,9 @@ def plan_all(
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
+    dequantize: Dequantized | None = None,
+    lora: Sequence[Path] | None = None,
+    quantize_like: Path | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     max_growth: float | None = None,
@@ -85,12 +94,13 @@ def plan_all(
     """
     from reshard.conversion.check_target import check_targets
     from reshard.conversion.make_plan import plan_conversions
-    from reshard.formats.choose import choose_checkpoint
 
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
     limits = limits_of(max_memory, workers, source, *_places(targets), max_growth=max_growth)
     checked = check_targets(targets, limits)
-    chosen = choose_checkpoint(source, step, item, "source", unlisted)
+    chosen = source_of(
+        source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
+    )
     return plan_conversions(chosen, checked, hosts).answer()
 
 
@@ -130,6 +140,9 @@ def convert(
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
+    dequantize: Dequantized | None = None,
+    lora: Sequence[Path] | None = None,
+    quantize_like: Path | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     max_growth: float | None = None,
@@ -146,6 +159,12 @@ def convert(
 
     Args:
         step, item, unlisted, max_memory, workers, max_growth: as for ``plan``.
+        dequantize: reads quantised weights as the weights that they stand for, of this dtype: ``"bfloat16"`` or ``"float32"``. Their scales
+            are not in the target, and config.json says nothing of them. Each weight is computed exactly and rounded once; the report says
+            which are exact. With None codes and scales are copied as they are.
+        lora: adapters that are merged into the weights, after dequantize: the folder of each, or ``"FOLDER=SCALE"`` for a part of its strength.
+        quantize_like: a quantised checkpoint, whose codes and scales the weights get; the last of the three. Its scales must fit: a weight that
+            would become another one is an error.
         executor: does parts of the conversion, in processes on any host that sees source and target; ``max_memory`` and ``workers`` are
             then those of a part. A ``ThreadPoolExecutor`` runs the tasks, unless ``parts`` is given. With None tasks run in threads of this
             process; for a large conversion with more than four workers, in threads of new processes, which import no code of the caller's
@@ -164,12 +183,13 @@ def convert(
     """
     from reshard.conversion.check_target import check_target
     from reshard.conversion.convert import convert_targets
-    from reshard.formats.choose import choose_checkpoint
 
     limits = limits_of(max_memory, workers, source, target, max_growth=max_growth)
     asked = Target(target, **options)
     checked = check_target(asked, limits)
-    chosen = choose_checkpoint(source, step, item, "source", unlisted)
+    chosen = source_of(
+        source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
+    )
     if (on := _executor_of_parts(executor, parts)) is not None:
         hooks = (progress, before_publish)
         return _in_parts(chosen, [asked], limits, on, parts, hooks).reports[0]
@@ -183,6 +203,9 @@ def convert_all(
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
+    dequantize: Dequantized | None = None,
+    lora: Sequence[Path] | None = None,
+    quantize_like: Path | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     max_growth: float | None = None,
@@ -200,6 +223,7 @@ def convert_all(
     Args:
         targets: no target may be the source or another target, or lie in one of them.
         step, item, unlisted: as for ``inspect``.
+        dequantize, lora, quantize_like: as for ``convert``.
         max_memory: of the whole run, all targets together.
         workers, max_growth, executor, parts: as for ``convert``.
         progress: as for ``convert``; it gets the sums of all targets.
@@ -211,11 +235,12 @@ def convert_all(
     """
     from reshard.conversion.check_target import check_targets
     from reshard.conversion.convert import convert_targets
-    from reshard.formats.choose import choose_checkpoint
 
     limits = limits_of(max_memory, workers, source, *_places(targets), max_growth=max_growth)
     checked = check_targets(targets, limits)
-    chosen = choose_checkpoint(source, step, item, "source", unlisted)
+    chosen = source_of(
+        source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
+    )
     if (on := _executor_of_parts(executor, parts)) is not None:
         hooks = (progress, before_publish)
         return _in_parts(chosen, targets, limits, on, parts, hooks)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
 
+from reshard.api.sources import with_computed
 from reshard.arguments import (
     DeltaChecksum,
     DeltaEncoding,
@@ -20,7 +21,7 @@ from reshard.engine.limits import limits_of
 from reshard.errors import PlanError
 
 if TYPE_CHECKING:
-    from reshard.arguments import CastRules, MapLike, PairRules, Path, Rules, Unlisted
+    from reshard.arguments import CastRules, Dequantized, MapLike, PairRules, Path, Rules, Unlisted
     from reshard.conversion.options import ConvertOptions, LayoutLike
     from reshard.conversion.report import ConversionReport
     from reshard.deltas.report import DeltaReport
@@ -188,6 +189,9 @@ def apply(
     target: Path,
     *,
     unlisted: Unlisted = "leave",
+    dequantize: Dequantized | None = None,
+    lora: Sequence[Path] | None = None,
+    quantize_like: Path | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     max_growth: float | None = None,
@@ -205,6 +209,7 @@ def apply(
         base: a full version, safetensors with whole tensors.
         deltas: the folders of all deltas from the base to the last, in any order.
         unlisted, max_memory, workers, max_growth, progress, before_publish: as for ``convert``.
+        dequantize, lora, quantize_like: of the last version; as for ``convert``.
         options: those of ``convert``.
 
     Raises PlanError for a version that is missing or there twice, VerificationError for a base that is not the one of the deltas and for checksums
@@ -219,6 +224,7 @@ def apply(
     from reshard.storage.location import locate
 
     chosen = with_deltas(choose_checkpoint(base, None, None, "base", unlisted), deltas)
+    chosen = with_computed(chosen, dequantize=dequantize, lora=lora, quantize_like=quantize_like)
     limits = limits_of(max_memory, workers, base, *deltas, target, max_growth=max_growth)
     checked = check_target(Target(target, **options), limits)
     for each in deltas:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reshard.answers.record import making_many
+from reshard.api.sources import source_of
 from reshard.arguments import path_of
 
 if TYPE_CHECKING:
-    from reshard.arguments import Path, Unlisted
+    from collections.abc import Sequence
+
+    from reshard.arguments import Dequantized, Path, Unlisted
     from reshard.conversion.options import LayoutLike
     from reshard.formats.choose import Step
     from reshard.inspection.checkpoint_info import CheckpointInfo
@@ -24,6 +27,8 @@ def inspect(
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
+    dequantize: Dequantized | None = None,
+    lora: Sequence[Path] | None = None,
 ) -> CheckpointInfo:
     """Describes a checkpoint: names, shapes, dtypes, chunks, layouts. Reads metadata only.
 
@@ -34,6 +39,7 @@ def inspect(
         unlisted: the treatment of tensors and files in a folder of safetensors that its index does not list. ``"leave"``, the
             default, leaves them out with a warning, and refuses files that may not be one model. ``"include"`` takes all
             of them, and one file of several by itself.
+        dequantize, lora: as for ``convert``: describes the tensors that they make.
 
     ``step`` and ``item`` are resolved to a path first: step 5 and item ``"model"`` of ``run`` are ``run/5/model``.
 
@@ -42,12 +48,12 @@ def inspect(
 
     >>> inspect("run", step="latest", item="model")  # doctest: +SKIP
     """
-    from reshard.formats.choose import choose_checkpoint
     from reshard.formats.registry import open_reader
     from reshard.inspection.checkpoint_info import describe
 
+    chosen = source_of(path, step, item, unlisted, "checkpoint", dequantize=dequantize, lora=lora)
     with making_many():
-        return describe(open_reader(choose_checkpoint(path, step, item, unlisted=unlisted)))
+        return describe(open_reader(chosen))
 
 
 def is_checkpoint(path: Path) -> bool:

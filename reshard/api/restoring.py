@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from reshard.api.sources import source_of
 from reshard.arguments import takes_options
 from reshard.restoring.options import RestoreArguments
 
 if TYPE_CHECKING:
-    from reshard.arguments import CastRules, Path, Rules, Unlisted
+    from collections.abc import Sequence
+
+    from reshard.arguments import CastRules, Dequantized, Path, Rules, Unlisted
     from reshard.checkpoint import OpenedCheckpoint
     from reshard.formats.choose import Step
     from reshard.restoring.options import RestoreOptions
@@ -55,6 +58,8 @@ def restore(
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
+    dequantize: Dequantized | None = None,
+    lora: Sequence[Path] | None = None,
     **options: Unpack[RestoreOptions],
 ) -> Any:
     """Restores a checkpoint as a tree of live arrays. Each process reads only the bytes that its devices need.
@@ -77,6 +82,7 @@ def restore(
             int becomes a float only if the rule has its full name.
         step, item, unlisted: the step of a run, the item of several, and the treatment of unlisted tensors and files; as for
             ``inspect``.
+        dequantize, lora: as for ``convert``; the tensors that they make are restored.
         options: drop, rename, mesh, missing, max_memory, report and so on; ``reshard.RestoreOptions`` documents them.
             With ``into`` existing arrays are filled and returned.
 
@@ -84,7 +90,9 @@ def restore(
     shape or dtype; LayoutError or PlanError for arguments that do not fit the checkpoint; MemoryBudgetError if the budget is too
     small. CorruptError means that stored bytes are wrong.
     """
-    opened = open_checkpoint(path, step=step, item=item, unlisted=unlisted)
+    opened = open_checkpoint(
+        path, step=step, item=item, unlisted=unlisted, dequantize=dequantize, lora=lora
+    )
     return opened.restore(like, layout, partition, select, cast, **options)
 
 
@@ -94,16 +102,19 @@ def open_checkpoint(
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
+    dequantize: Dequantized | None = None,
+    lora: Sequence[Path] | None = None,
 ) -> OpenedCheckpoint:
     """Opens a checkpoint: reads its metadata now, so that ``restore`` can be called on it any number of times.
 
     Takes the arguments of ``inspect`` and raises its errors. ``OpenedCheckpoint.restore`` takes the arguments of
-    ``reshard.restore`` except path, step, item and unlisted.
+    ``reshard.restore`` except path, and those that both take.
 
     >>> opened = open_checkpoint("run", step=100)  # doctest: +SKIP
     >>> table = opened.restore(select=["^table$"], partition=4)["table"]  # doctest: +SKIP
     """
     from reshard.checkpoint import OpenedCheckpoint
-    from reshard.formats.choose import choose_checkpoint
 
-    return OpenedCheckpoint(choose_checkpoint(path, step, item, unlisted=unlisted))
+    return OpenedCheckpoint(
+        source_of(path, step, item, unlisted, "checkpoint", dequantize=dequantize, lora=lora)
+    )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
+from reshard.api.sources import source_of
 from reshard.arguments import check_positive, path_of, takes_options
 from reshard.conversion.options import Target
 from reshard.engine.limits import limits_of
 
 if TYPE_CHECKING:
-    from reshard.arguments import Path, Unlisted
+    from reshard.arguments import Dequantized, Path, Unlisted
     from reshard.conversion.options import ConvertOptions
     from reshard.conversion.report import BegunParts, ConversionReport, MultiReport, PartReport
     from reshard.engine.progress import Progress
@@ -28,6 +29,9 @@ def convert_part(
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
+    dequantize: Dequantized | None = None,
+    lora: Sequence[Path] | None = None,
+    quantize_like: Path | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -40,8 +44,8 @@ def convert_part(
 
     Args:
         part: the part and the number of parts, such as ``"3/16"``; the first is ``"1/16"``.
-        step, item, unlisted, max_memory, workers, progress, options: as for ``convert``. The layout must be one that a layout file
-            can express.
+        step, item, unlisted, dequantize, lora, quantize_like, max_memory, workers, progress, options: as for ``convert``. The layout must
+            be one that a layout file can express.
 
     Raises PlanError for a part that does not exist, ResumeError if other parts of the target are of another source, or have
     other options; else the errors of ``convert``.
@@ -50,13 +54,14 @@ def convert_part(
     """
     from reshard.conversion.conversion_key import plainly
     from reshard.conversion.parts.part import convert_one_part
-    from reshard.formats.choose import choose_checkpoint
     from reshard.storage.parts import parse_part
 
     which = parse_part(part)
     limits = limits_of(max_memory, workers, source, target)
     checked, plain = plainly([Target(target, **options)], limits)
-    chosen = choose_checkpoint(source, step, item, "source", unlisted)
+    chosen = source_of(
+        source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
+    )
     return convert_one_part(chosen, checked, which, plain, progress)
 
 
@@ -68,6 +73,9 @@ def begin_parts(
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
+    dequantize: Dequantized | None = None,
+    lora: Sequence[Path] | None = None,
+    quantize_like: Path | None = None,
     max_memory: int | str | None = None,
     workers: int | None = None,
     max_growth: float | None = None,
@@ -79,7 +87,8 @@ def begin_parts(
 
     Args:
         parts: their number; with None six for each of ``hosts``, and fewer for a small conversion.
-        step, item, unlisted, max_memory, workers, max_growth: as for ``convert_all``; memory and workers are those of each part.
+        step, item, unlisted, dequantize, lora, quantize_like, max_memory, workers, max_growth: as for ``convert_all``; memory and workers are
+            those of each part.
 
     Raises PlanError for more parts than units of work, ResumeError if parts of another conversion to a target were begun, and the errors of
     ``plan_all``.
@@ -88,7 +97,6 @@ def begin_parts(
     """
     from reshard.conversion.conversion_key import plainly
     from reshard.conversion.parts.on_executor import record_parts
-    from reshard.formats.choose import choose_checkpoint
 
     if parts is not None:
         check_positive("parts", parts, "parts that other processes do, such as 16")
@@ -96,7 +104,9 @@ def begin_parts(
     places = [one.target for one in targets]
     limits = limits_of(max_memory, workers, source, *places, max_growth=max_growth)
     checked, plain = plainly(targets, limits)
-    chosen = choose_checkpoint(source, step, item, "source", unlisted)
+    chosen = source_of(
+        source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
+    )
     return record_parts(chosen, checked, plain, parts, hosts)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from reshard.api.deltas import with_deltas
+from reshard.api.sources import source_of, with_computed
 from reshard.arguments import changes_of, check_missing_chunks, path_of
 from reshard.engine.limits import limits_of
 from reshard.errors import PlanError
@@ -13,6 +14,7 @@ from reshard.errors import PlanError
 if TYPE_CHECKING:
     from reshard.arguments import (
         CastRules,
+        Dequantized,
         MapLike,
         MissingChunks,
         PairRules,
@@ -36,6 +38,8 @@ def verify(
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
+    dequantize: Dequantized | None = None,
+    lora: Sequence[Path] | None = None,
     select: Rules | None = None,
     drop: Rules | None = None,
     rename: PairRules | None = None,
@@ -62,6 +66,8 @@ def verify(
     the same cast.
 
     Args:
+        dequantize, lora: the options by which B was made from A, as for ``convert``. If both are None, the options that B records are
+            used, ``quantize_like`` among them, and files that they name are read; ``lora=()`` uses none.
         select, drop, rename, cast: the rules by which B was made from A, as in ``reshard.ConvertOptions``. If one of them is
             given, B's record of rules is not used.
         map, sizes, reverse: the map by which B was made from A, as in ``reshard.ConvertOptions``: each tensor of B is compared with
@@ -109,6 +115,7 @@ def verify(
     chosen = choose_checkpoint(a, step, item, unlisted=unlisted)
     if deltas is not None:
         chosen = with_deltas(chosen, deltas)
+    chosen = with_computed(chosen, dequantize=dequantize, lora=lora)
     wanted = wanted_of(name, min_version, is_signed=key is not None)
     if identity is not None or key is not None:
         if other is not None:
@@ -132,7 +139,10 @@ def verify(
             )
         found = read_receipt(locate(path_of("receipt", receipt)))
         return verify_receipt(chosen, other, found, limits, progress, missing_chunks)
-    return verify_checkpoints(chosen, other, limits, progress, rules, missing_chunks, given_map)
+    is_recorded = dequantize is None and lora is None
+    return verify_checkpoints(
+        chosen, other, limits, progress, rules, missing_chunks, given_map, is_recorded=is_recorded
+    )
 
 
 def _verify_identity(
@@ -166,6 +176,8 @@ def diff(
     step: Step | None = None,
     item: str | None = None,
     unlisted: Unlisted = "leave",
+    dequantize: Dequantized | None = None,
+    lora: Sequence[Path] | None = None,
     select: Rules = (),
     drop: Rules = (),
     max_memory: int | str | None = None,
@@ -182,6 +194,7 @@ def diff(
     Args:
         step, item: the step of a run and the item of several to take for ``a``; as for ``inspect``.
         unlisted: for both; as for ``inspect``.
+        dequantize, lora: of ``a``, as for ``convert``: the tensors that they make are compared.
         select, drop: choose the tensors to compare, as in ``reshard.ConvertOptions``.
         max_memory: bytes, or text such as ``"512MiB"``, of all buffers and metadata; the default is that of ``plan``.
         workers: the number of tasks that run at once; the default is that of ``plan``.
@@ -193,16 +206,13 @@ def diff(
     >>> found = diff("ckpt/100", "ckpt/200", select=["^params/"])  # doctest: +SKIP
     >>> found.tensors["params/kernel"].relative  # doctest: +SKIP
     """
-    from reshard.formats.choose import choose_checkpoint
     from reshard.formats.registry import CheckpointPath
     from reshard.verification.diff import diff_checkpoints
 
     changes = changes_of(select, drop, (), ())
     limits = limits_of(max_memory, workers, a, b)
-    one, other = (
-        choose_checkpoint(a, step, item, unlisted=unlisted),
-        CheckpointPath.at(path_of("checkpoint", b), unlisted),
-    )
+    one = source_of(a, step, item, unlisted, "checkpoint", dequantize=dequantize, lora=lora)
+    other = CheckpointPath.at(path_of("checkpoint", b), unlisted)
     return diff_checkpoints(one, other, changes, limits, progress)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from reshard.arguments import adapter_of
 from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Reader
 from reshard.formats.registry import CheckpointPath, open_reader
@@ -108,9 +109,8 @@ class LoraAdapter(Struct, frozen=True):
 
 
 class AdapterPath(Struct, frozen=True):
-    """An adapter that a call names as ``given``, and the scale that the user gave; None for none."""
+    """An adapter that a call names, and the scale that the user gave; None for none."""
 
-    given: str
     path: str
     root: Location
     scale: float | None = None
@@ -118,16 +118,18 @@ class AdapterPath(Struct, frozen=True):
     @classmethod
     def parsed(cls, text: str) -> AdapterPath:
         """From ``ADAPTER`` or ``ADAPTER=SCALE``. PlanError for a scale that is not finite."""
-        path, equals, number = text.rpartition("=")
-        try:
-            scale = float(number) if equals else None
-        except ValueError:
-            scale = None
-        if scale is None:
-            path = text
-        elif not math.isfinite(scale):
+        path, scale = adapter_of(text)
+        if scale is not None and not math.isfinite(scale):
             raise PlanError(f"the scale of {text!r} should be a finite number (lora)")
-        return cls(text, path, locate(path), scale)
+        return cls(path, locate(path), scale)
+
+    @property
+    def again(self) -> str:
+        """The text from which it can be made again, wherever that is done."""
+        place = str(self.root)
+        if self.scale is None and adapter_of(place)[1] is None:
+            return place
+        return f"{place}={1.0 if self.scale is None else self.scale!r}"
 
     @property
     def text(self) -> str:

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from reshard.arguments import Path
     from reshard.formats.formula import Computation
     from reshard.formats.registry import CheckpointPath
 
+COMPUTATIONS: Mapping[str, str] = {
+    "dequantize": "Dequantize",
+    "lora": "Lora",
+    "quantize_like": "QuantizeLike",
+}
+"""The class of each option, in the order in which they are applied. It is in the module of the option's name, and ``asked`` makes it of
+the option's value, or again of the value that ``Computation.option`` recorded."""
 
-def computed(
-    chosen: CheckpointPath,
-    *,
-    dequantize: str | None = None,
-    lora: Sequence[Path] = (),
-    quantize_like: Path | None = None,
-) -> CheckpointPath:
-    """The checkpoint with what these options make of it, in this order; each is as in ``reshard.convert``.
+
+def computed(chosen: CheckpointPath, **asked: Any) -> CheckpointPath:
+    """The checkpoint with what these options make of it; their values are as in ``reshard.convert``, or as they were recorded.
 
     Raises PlanError for a value that makes sense with no checkpoint.
     """
-    more: list[Computation] = []
-    if dequantize is not None:
-        from reshard.arithmetic.dequantize import Dequantize
-
-        more.append(Dequantize.asked(dequantize))
-    if lora:
-        from reshard.arithmetic.lora import Lora
-
-        more.append(Lora.asked(lora))
-    if quantize_like is not None:
-        from reshard.arithmetic.quantize_like import QuantizeLike
-
-        more.append(QuantizeLike.asked(quantize_like))
-    return replace(chosen, computed=(*chosen.computed, *more)) if more else chosen
+    more: list[Computation] = [
+        getattr(import_module(f"reshard.arithmetic.{option}"), name).asked(asked[option])
+        for option, name in COMPUTATIONS.items()
+        if option in asked
+    ]
+    return replace(chosen, computed=(*chosen.computed, *more))

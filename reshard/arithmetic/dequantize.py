@@ -1,19 +1,33 @@
-"""Dequantize: codes and scales as the weights that they stand for."""
+"""Dequantize: codes and scales as the weights that they stand for.
+
+Pairs are found by names, dtypes and shapes (``formats/quantized.py``). Each kind of codes has a decoder, which makes the formula of a computed
+tensor. Scales and other companions are not seen any more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, get_args
+from collections.abc import Iterator, Mapping
+from typing import get_args
 
 from msgspec import Struct
 
 from reshard.arguments import check_choice
+from reshard.arithmetic.coded import KEEP, Coded, Decoder, Decoding, WeightType
+from reshard.arithmetic.refuse_unknown import refuse_config, refuse_halves
+from reshard.arithmetic.scaled import decode_scaled
 from reshard.errors import PlanError
 from reshard.formats.base import Reader
+from reshard.formats.computed import ComputedChunks, ComputedTensor, computed_reader
+from reshard.formats.quantized import quantization, quantization_config
+from reshard.geometry.dtypes import PACKED
 from reshard.storage.location import Location
 
-WeightType = Literal["bfloat16", "float32"]
-"""The dtypes of dequantised weights."""
+DECODERS: Mapping[str, Decoder] = {
+    **dict.fromkeys(
+        ("fp8", "int8", "int4", "int2", "uint4", "uint2", "int8 of bitsandbytes"), decode_scaled
+    ),
+}
+"""The decoders by the kinds of codes, as ``QuantizedPair.kind`` names them."""
 
 
 class Dequantize(Struct, frozen=True):
@@ -44,9 +58,56 @@ class Dequantize(Struct, frozen=True):
         return 2000
 
     def applied(self, base: Reader, root: Location) -> Reader:
-        """The checkpoint of the weights, under the names that they have without quantisation."""
+        """The checkpoint of the weights, under the names that they have without quantisation.
+
+        Raises PlanError, naming the tensor, for codes without scales, scales without codes, and forms that have no decoder; also for a
+        checkpoint without quantised weights.
+        """
         del root
-        raise PlanError(f"{base.uri} has no quantised weights")
+        found = quantization(base)
+        pairs = found.pairs if found else {}
+        companions = {name for pair in pairs.values() for name in pair.companions.values()}
+        refuse_halves(base, companions.union(pairs))
+        if not pairs:
+            raise PlanError(
+                f"{base.uri} has no quantised weights; leave this out, or give the checkpoint that has codes and scales (dequantize)"
+            )
+        config = quantization_config(base.uri) or {}
+        refuse_config(base, config)
+        computed = {}
+        names = base.tensors.keys() - companions - pairs.keys()
+        for name, pair in pairs.items():
+            computed[name] = _decoded(Coded(pair, base, config, self.dtype))
+            weight = computed[name].stored.spec.name
+            if weight in names:
+                raise PlanError(
+                    f"{base.uri} has both {weight!r} and {name!r}, whose weights would have that name; {KEEP}"
+                )
+            names.add(weight)
+        return computed_reader(base, computed, companions)
 
     def state(self) -> Iterator[str]:
         return iter(())
+
+
+def _decoded(coded: Coded) -> ComputedTensor:
+    """The weight of codes; PlanError where their kind has no decoder."""
+    codes = coded.codes
+    decode = DECODERS.get(coded.pair.kind)
+    if codes.name.endswith("qvalue") and codes.dtype not in PACKED:
+        decode = decode_scaled  # of Qwix and AQT, which have a code in each element
+    if decode is None:
+        raise coded.refused(f"no decoder is known for {coded.pair.scheme}")
+    return decode(coded)
+
+
+def dequantized(reader: Reader) -> Mapping[str, tuple[str, bool]]:
+    """The dequantised weights of an open checkpoint, by name: the scheme of their codes, and True where no weight is rounded."""
+    found: dict[str, tuple[str, bool]] = {}
+    chunks = reader.chunks
+    while isinstance(chunks, ComputedChunks):
+        for name, made in chunks.computed.items():
+            if isinstance(made.formula, Decoding):
+                found[name] = (made.formula.scheme, made.formula.exact)
+        chunks = chunks.base.chunks
+    return found

@@ -205,11 +205,14 @@ class _Sum(Calculation):
         else:
             product = _widened(operands[0]) * scale
         if magnitude is None:
-            return np.add(product, values)
+            product += values
+            return product
         # The length is that of the base with this product alone, whatever was added before.
         across = tuple(dim for dim, one in enumerate(addend.axes) if one != "o")
         length = np.sqrt(np.square(product + base).sum(axis=across, keepdims=True))
-        return (product + values) * (magnitude.astype(np.float64).reshape(length.shape) / length)
+        product += values
+        product *= magnitude.astype(np.float64).reshape(length.shape) / length
+        return product
 
     def _product(self, number: int, box: Box, factors: Sequence[Array], scale: Any) -> Array:
         """The product of two factors, in tiles of one size at fixed places: so an element has the same bits in windows of any size."""
@@ -246,7 +249,8 @@ class _Sum(Calculation):
         order = batch + rows + columns
         found = flat.reshape(count, down * _ROWS, across * size)[:, high, wide]
         found = found.reshape([spans[one][1] - spans[one][0] for one in order])
-        return found.transpose([order.index(one) for one in addend.axes])
+        result: Array = found.transpose([order.index(one) for one in addend.axes])
+        return result
 
 
 def _widened(elements: Array) -> Array:

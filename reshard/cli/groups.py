@@ -61,13 +61,48 @@ class Chosen(StepAndItem, frozen=True):
     unlisted: reshard.Unlisted = "leave"
 
     @property
-    def option(self) -> dict[str, str]:
+    def option(self) -> dict[str, Any]:
         """--unlisted as the library and requests take it; left out at its default, since an older server refuses it."""
         return {} if self.unlisted == "leave" else {"unlisted": self.unlisted}
 
     def there(self) -> dict[str, Any]:
         """The choice in the form of a request to a server; options at their defaults are left out."""
         return given_of(step=step_of(self.step), item=self.item, **self.option)
+
+
+class Computed(Chosen, frozen=True):
+    """The same, and what is computed of the weights as they are read.
+
+    Changes on the way:
+        --dequantize bfloat16|float32: Read quantised weights (fp8, int8, int4, mxfp4, nvfp4, …) as the weights that they stand for, in this
+            dtype; maps and rules see those. Scales go, and config.json no longer speaks of them. Each weight is computed exactly and rounded
+            once, and the report says which are exact. Without it codes and scales are copied as they are.
+        --lora ADAPTER[=SCALE]: Merge this LoRA adapter, a PEFT folder, into the weights; several times for several. SCALE, such as 0.5, is a
+            part of its strength. Weights that are quantised need --dequantize, too.
+    """
+
+    dequantize: reshard.Dequantized | None = None
+    lora: list[str] | None = None
+
+    @property
+    def option(self) -> dict[str, Any]:
+        return {**super().option, **given_of(dequantize=self.dequantize, lora=self.lora or None)}
+
+
+class Requantized(Computed, frozen=True):
+    """The same, and a quantised checkpoint whose form the weights get.
+
+    Changes on the way:
+        --quantize-like CKPT: Write codes with the scales of this checkpoint, under its names: the way back, after weights were dequantised for
+            another program. A weight that these scales no longer give back is an error. New scales are not made: engines quantise as they
+            load, and calibration has its own programs.
+    """
+
+    quantize_like: str | None = None
+
+    @property
+    def option(self) -> dict[str, Any]:
+        return {**super().option, **given_of(quantize_like=self.quantize_like)}
 
 
 class Resources(Group, frozen=True):
@@ -156,7 +191,7 @@ class Notifying(ByServer, frozen=True):
         return given_of(notify=self.notify or None)
 
 
-SHARED = (StepAndItem, Chosen, Resources, Output, ByServer)
+SHARED = (StepAndItem, Chosen, Computed, Resources, Output, ByServer)
 """Groups whose help also holds for a command that has one of their options by itself."""
 
 

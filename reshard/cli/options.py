@@ -161,7 +161,8 @@ OPTION_NAMES = {
     **{argument: option for option, argument in LIBRARY_NAMES.items()},
 }
 _ARGUMENTS = (
-    *reshard.ConvertOptions.__annotations__, "base_version", "item", "key", "max_memory", "name", "step", "unlisted", "workers"
+    *reshard.ConvertOptions.__annotations__, "base_version", "dequantize", "item", "key", "lora", "max_memory", "name", "quantize_like",
+    "step", "unlisted", "workers",
 )  # fmt: skip
 _ONE = "|".join(_ARGUMENTS)
 _CHOSEN = re.compile(rf'(?<=\()({_ONE})="([a-z0-9]+)"(?=\))')

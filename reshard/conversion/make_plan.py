@@ -342,9 +342,17 @@ def _summary(
         missing_chunks=numbers(missing),
         free_bytes=target.place.parent.free_bytes() if target.target else None,
         map=None if mapping is None else MapSummary.of(mapping),
-        quantized="" if quantized is None else quantized.text,
+        quantized=_quantized_text(reader, quantized),
         plan=plan,
     )
+
+
+def _quantized_text(reader: Reader, found: Quantized | None) -> str:
+    if "dequantize" in reader.computed:
+        from reshard.arithmetic.dequantized import dequantized_text
+
+        return dequantized_text(reader)
+    return "" if found is None else found.text
 
 
 def _metadata_bytes(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
+from msgspec.structs import replace
 
 from reshard.answers.record import Json, Record, counted, origins_text, several, warned
 from reshard.answers.shared import Change, Digest, MissingNumbers, Shape, Strategy
@@ -31,6 +32,9 @@ encoded: identical chunks travelled encoded and were not decoded.
 """
 
 
+Exactness = Literal["exact", "rounded"]
+
+
 class TensorReport(Record, frozen=True):
     """The result for one tensor; if the target was already done, only what the target records.
 
@@ -42,9 +46,10 @@ class TensorReport(Record, frozen=True):
         cast: losses of a cast or of arithmetic; None where there was none.
         sources: ``source`` first; None without a map.
         change: None without a map.
+        dequantized: None for a tensor that is made of no codes.
     """
 
-    JSON: ClassVar[Json] = Json(left_out=("sources", "change"))
+    JSON: ClassVar[Json] = Json(left_out=("sources", "change", "dequantized"))
 
     source: str | None
     target: str
@@ -63,6 +68,12 @@ class TensorReport(Record, frozen=True):
     change: Annotated[Change | None, Meta(description="Of a map: what became of the elements.")] = (
         None
     )
+    dequantized: Annotated[
+        Exactness | None,
+        Meta(
+            description="Of codes with scales: every weight is exactly what they stand for, or some may be rounded, once."
+        ),
+    ] = None
 
     def __repr__(self) -> str:
         name = (
@@ -306,11 +317,19 @@ def made_report(
     """The report of a target, of this run and of those that it resumed; ``members``: those that features gave."""
     planned = target.planned
     summary, is_read_back = planned.summary, planned.target.check == "readback"
+    decoded: Mapping[str, tuple[str, bool]] = {}
+    if "dequantize" in planned.reader.computed:
+        from reshard.arithmetic.dequantize import dequantized
+
+        decoded = dequantized(planned.reader)
     return ConversionReport(
         summary.source,
         str(planned.place),
         tuple(
-            _tensor_report(tensor, result, is_read_back, summary.map is not None)
+            replace(
+                _tensor_report(tensor, result, is_read_back, summary.map is not None),
+                dequantized=_exactness(tensor, decoded),
+            )
             for tensor, result in zip(planned.plan.tensors, results, strict=True)
         ),
         read_bytes=sum(r.read_bytes for r in results),
@@ -323,6 +342,11 @@ def made_report(
         map=summary.map,
         **members,
     )
+
+
+def _exactness(tensor: TensorPlan, decoded: Mapping[str, tuple[str, bool]]) -> Exactness | None:
+    exact = [decoded[piece.source][1] for piece in tensor.pieces if piece.source in decoded]
+    return ("exact" if all(exact) else "rounded") if exact else None
 
 
 def _tensor_report(

@@ -77,7 +77,8 @@ def make_target(
             if not item.is_tree
         },
         form,
-        made=made,
+        # Deltas stand for a version of the source, which verify is given.
+        made=replace(made, computed={n: o for n, o in reader.computed.items() if n != "deltas"}),
         metadata=reader.metadata,
     )
     refuse_others(known, checkpoint, reader)

@@ -131,6 +131,7 @@ class Reader(Struct, frozen=True, eq=False):
         takes_record: True if ``reshard fingerprint`` can record digests in it.
         version: the version of the weights that its deltas make; None without deltas.
         metadata: the texts beside the tensors.
+        computed: the options that ask for what is computed of what is stored, as plain data, in the order in which they are applied.
     """
 
     uri: str
@@ -146,6 +147,7 @@ class Reader(Struct, frozen=True, eq=False):
     takes_record: bool = False
     version: WeightsVersion | None = None
     metadata: KeptMetadata = NO_METADATA
+    computed: Mapping[str, Any] = field(default_factory=dict)
 
     def locate(self, name: str, index: Index) -> Extent | None:
         """The location of an encoded chunk; see ``Chunks.locate``."""
@@ -315,6 +317,7 @@ class Made(Struct, frozen=True):
             recorded, as in older files.
         by: the map that made them, as ``GivenMap.plain`` has it; None for tensors that were moved one by one, which alone have
             origins.
+        computed: the options of the source by which its tensors were computed of what it stores, such as ``dequantize``.
     """
 
     source: str
@@ -323,3 +326,4 @@ class Made(Struct, frozen=True):
     origins: Mapping[str, Origin] = field(default_factory=dict)
     leaves: Mapping[str, str] | None = None
     by: Mapping[str, Any] | None = None
+    computed: Mapping[str, Any] = field(default_factory=dict)

@@ -320,6 +320,11 @@ class QuantizedPair(Struct, frozen=True, gc=False):
     stem: str
 
     @property
+    def kind(self) -> str:
+        """The kind of codes, in words: ``scheme`` without its blocks."""
+        return self.scheme.partition(",")[0]
+
+    @property
     def halves(self) -> tuple[str, ...]:
         """The names of the codes and of their companions."""
         return (self.name, *self.companions.values())
@@ -352,7 +357,9 @@ CODES = frozenset(d for d in (*DTYPES, *PACKED) if d.startswith((*LOW_DTYPES, "i
 
 def quantization(reader: Reader) -> Quantized | None:
     """The quantised weights of an open checkpoint; None where there are none. The config beside it is read only if it may matter."""
-    return find_pairs({n: t.spec for n, t in reader.tensors.items()}, lambda: _config(reader.uri))
+    return find_pairs(
+        {n: t.spec for n, t in reader.tensors.items()}, lambda: quantization_config(reader.uri)
+    )
 
 
 def find_pairs(
@@ -408,7 +415,7 @@ def _said(config: Config) -> CodesShape:
     return tuple(sizes) if fit else ()
 
 
-def _config(uri: str) -> Config | None:
+def quantization_config(uri: str) -> Config | None:
     """The part about quantisation in the config beside a checkpoint; None where there is none, or none that can be read.
 
     It only helps: a copy of the tensors needs no config, and damage in it is no reason to refuse one.

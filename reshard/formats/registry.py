@@ -73,6 +73,11 @@ class CheckpointPath(Struct, frozen=True, dict=True):
         """The first format that recognises it, with its mark; every step of the call asks here, so that names are looked at once."""
         return recognised(self.names)
 
+    @property
+    def options(self) -> dict[str, object]:
+        """The options that ask for what is computed, as plain data."""
+        return dict(each.option for each in self.computed)
+
     @classmethod
     def at(cls, path: str, unlisted: Unlisted = "leave") -> CheckpointPath:
         """The checkpoint at a path or URL; nothing is looked up yet.
@@ -108,7 +113,8 @@ class FoundCheckpoint(Struct, frozen=True):
         reader = self.format.open(self.root, Opening(record, self.uri, self.unlisted))
         for each in self.computed:
             reader = each.applied(reader, self.root)
-        return reader
+        options = dict(each.option for each in self.computed)
+        return replace(reader, computed=options) if options else reader
 
     def price(self) -> tuple[int, int]:
         """An estimate of its leaves, and of the bytes that they take once it is opened; 0 where it cannot be read."""

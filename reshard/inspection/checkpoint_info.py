@@ -207,6 +207,11 @@ def describe(reader: Reader) -> CheckpointInfo:
         for name, tensor in stored.items()
     }
     quantized = quantization(reader)
+    text = "" if quantized is None else quantized.text
+    if "dequantize" in reader.computed:
+        from reshard.arithmetic.dequantized import dequantized_text
+
+        text = dequantized_text(reader)
     return CheckpointInfo(
         uri=reader.uri,
         format=reader.format,
@@ -224,7 +229,7 @@ def describe(reader: Reader) -> CheckpointInfo:
             *bare_warnings(quantized),
             *record_warnings(unprotected(reader)),
         ),
-        quantized="" if quantized is None else quantized.text,
+        quantized=text,
     )
 
 

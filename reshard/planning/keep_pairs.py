@@ -108,7 +108,7 @@ def _refuse_other_forms(
             casts = [half for p in found.pairs.values() for half in p.halves if half in moves.casts]
             some = ", ".join(map(repr, casts[:_SHOWN])) + ", …" * (len(casts) > _SHOWN)
             rules = " and ".join(f"cast '{rule}'" for rule in _exceptions(found, specs, casts))
-            remedy = f"give {rules} before the other casts, which leave them as they are (cast)"
+            remedy = f"give {rules} before the other casts, which leave them as they are (cast), or take the weights that they stand for (dequantize)"
             raise PlanError(
                 f"{name!r} would be cast from {specs[name].dtype} to {moves.casts[name]}: {_about(pair)}, and a cast of either alters the "
                 f"weights. {len(casts):,} tensor{' is' if len(casts) == 1 else 's are'} in the way ({some}); "

@@ -465,7 +465,7 @@ def _told_apart(a: Reader, b: Reader, of_a: Made | None, of_b: Made | None) -> t
             f"{a.uri!r} was made of a tree like that of {b.uri!r}: reshard verify {b.uri} {a.uri} compares them by "
             "the rules that made it",
         )
-    if of_b is not None and (of_b.changes or of_b.origins or of_b.by is not None):
+    if of_b is not None and (of_b.changes or of_b.origins or of_b.by is not None or of_b.computed):
         return (
             f"{b.uri!r} was made of another tree than that of {a.uri!r}, so the rules that it records do not apply; "
             "tensors are compared name by name, unless rules are given (select, drop, rename, cast)",

@@ -24,6 +24,7 @@ from reshard.errors import (
     NotACheckpointError,
     PlanError,
     ReshardError,
+    StorageError,
 )
 from reshard.formats.base import Made, Reader
 from reshard.formats.contents import Stored
@@ -110,6 +111,8 @@ def verify_checkpoints(
     rules: Changes | None = None,
     missing_chunks: MissingChunks | None = None,
     given_map: GivenMap | None = None,
+    *,
+    is_recorded: bool = False,
 ) -> Verification:
     """Compares two checkpoints, or one with its record; damage is reported, not raised.
 
@@ -117,6 +120,7 @@ def verify_checkpoints(
         rules: by which B was made from A. None uses the rules that B records, if B was made from A's tree.
         given_map: by which B was made from A. None uses the map that B records, if B was made from A's tree.
         missing_chunks: the treatment of chunks that are not stored: as damage, or as fill values with or without a warning.
+        is_recorded: True if what B records to be computed of A's tensors is computed.
 
     Raises PlanError if the rules do not fit A; the errors of opening a checkpoint, if it has no record of itself;
     MemoryBudgetError if the budget is too small.
@@ -124,6 +128,8 @@ def verify_checkpoints(
     chosen = [side for side in (a, b) if side is not None]
     check_leaves_to_read(limits.max_memory, *chosen)
     opened = [_open_side(one, side, progress) for one, side in zip(chosen, _LETTERS, strict=False)]
+    if is_recorded and b is not None:
+        opened[0] = _as_recorded(a, *opened)
     sides = [
         replace(s, reader=None if s.reader is None else read_as(s.reader, missing_chunks))
         for s in opened
@@ -261,6 +267,25 @@ def _open_side(
     files = tuple(replace(f, side=side) for f in file_verdicts(root, records, is_chunk, read))
     made = next((r.file.made for r in records if r.file is not None and not r.folder), None)
     return ComparedSide(uri, reader, files, damage, made)
+
+
+def _as_recorded(chosen: CheckpointPath, a: ComparedSide, b: ComparedSide) -> ComparedSide:
+    """A with what B records that was computed of it, if B was made of that. StorageError where the files that it takes are gone."""
+    if a.reader is None or b.made is None or not b.made.computed or a.made == b.made:
+        return a
+    from reshard.arithmetic.asked import computed
+
+    try:
+        reader = open_reader(computed(chosen, **b.made.computed), "unchecked")
+    except PlanError:  # A is another checkpoint
+        return a
+    except StorageError as error:
+        options = ", ".join(b.made.computed)
+        raise StorageError(
+            f"{b.uri!r} records how it was made, with {options}, but files that this takes cannot be read: {error}; name them where they are "
+            f"now ({options})"
+        ) from error
+    return replace(a, reader=reader) if tree_digest(reader.tensors) == b.made.source else a
 
 
 def _opened_alone(

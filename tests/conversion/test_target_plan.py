@@ -49,6 +49,7 @@ class Source:
     metadata_bytes: int = 0
     warnings: tuple[str, ...] = ()
     metadata: KeptMetadata = NO_METADATA
+    computed: dict[str, str] = field(default_factory=dict)
     located: list[str] = field(default_factory=list)
 
     def locate(self, name: str, index: Index) -> Extent | None:

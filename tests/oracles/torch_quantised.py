@@ -41,9 +41,7 @@ def save_quantised(folder: str) -> None:
 
 def dequantised(folder: str) -> Any:
     """Every weight in bfloat16: one multiplication in float32, one rounding."""
-    tensors: dict[str, torch.Tensor] = {}
-    for file in Path(folder).glob("*.safetensors"):
-        tensors |= load_file(file)
+    tensors = _tensors(folder)
     found = {}
     for name, tensor in tensors.items():
         if tensor.dtype == torch.float8_e4m3fn:
@@ -62,3 +60,31 @@ def _each(scale: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """The scale of each element."""
     wide = scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
     return wide[: shape[0], : shape[1]]
+
+
+def decompressed(folder: str) -> Any:
+    """The weights in bfloat16 that the converters of compressed-tensors make of a folder."""
+    from compressed_tensors.entrypoints.convert import (  # fmt: skip
+        CompressedTensorsDequantizer,
+        FP8BlockDequantizer,
+    )
+
+    tensors = _tensors(folder)
+    method = json.loads(Path(folder, "config.json").read_text())["quantization_config"]["quant_method"]  # fmt: skip
+    if method == "fp8":
+        converter = FP8BlockDequantizer.from_pretrained(folder)
+    else:
+        converter = CompressedTensorsDequantizer(folder)
+    return {name: described(tensor) for name, tensor in converter.process(tensors).items()}
+
+
+def stored_tensors(folder: str) -> Any:
+    """Every tensor of a folder, as it is stored."""
+    return {name: described(tensor) for name, tensor in _tensors(folder).items()}
+
+
+def _tensors(folder: str) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for file in Path(folder).glob("*.safetensors"):
+        found |= load_file(file)
+    return found

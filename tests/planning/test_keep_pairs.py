@@ -56,5 +56,6 @@ def test_exceptions_take_as_much_of_a_name_as_tells_it_apart() -> None:
     assert str(raised.value) == (
         "'mlp/kernel/array/scale' would be cast from float32 to bfloat16: 'mlp/kernel/array/qvalue' holds codes (int8, a scale for each channel), "
         "which mean nothing without 'mlp/kernel/array/scale', and a cast of either alters the weights. 1 tensor is in the way "
-        "('mlp/kernel/array/scale'); give cast '\\barray/scale$=float32' before the other casts, which leave them as they are (cast)"
+        "('mlp/kernel/array/scale'); give cast '\\barray/scale$=float32' before the other casts, which leave them as they are (cast), or take the weights that they stand for "
+        "(dequantize)"
     )

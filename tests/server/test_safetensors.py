@@ -237,3 +237,38 @@ def test_state_dicts_of_torch_are_only_read_and_never_out_of_a_root(client: http
         answer = client.post("/v1/checkpoints:inspect", json={"checkpoint": source})
         assert 400 <= answer.status_code < 500
         assert "secret" not in answer.text
+
+
+def test_weights_are_dequantised_and_paths_of_operands_stay_in_the_roots(
+    client: httpx.Client, server: Live
+) -> None:
+    folder = server.log.parent / "data" / "codes"
+    folder.mkdir()
+    tensors = {
+        "up.weight": np.ones((128, 32), ml_dtypes.float8_e4m3fn),
+        "up.weight_scale_inv": np.full((1, 1), 3, np.float32),
+    }
+    file_of(folder, save(tensors), "model.safetensors")
+    asked = {"source": "data/codes", "target": "data/out-weights"}
+    how = {"dequantize": "bfloat16"}
+    assert (
+        "4.00 KiB → 8.00 KiB as bfloat16" in ask(client, "/v1/plans", **asked, **how)["quantized"]
+    )
+    seen = ask(client, "/v1/checkpoints:inspect", checkpoint="data/codes", **how)
+    assert [t["dtype"] for t in seen["tensors"]] == ["bfloat16"]
+    ended = converted(client, **asked, **how, to="orbax")
+    assert (ended["state"], ended["request"]["dequantize"]) == ("succeeded", "bfloat16")
+    (report,) = client.get(ended["result_url"]).json()["result"]
+    assert report["tensors"][0]["dequantized"] == "rounded"
+    pair = {"checkpoint": "data/codes", "other": "data/out-weights"}
+    assert ask(client, "/v1/checkpoints:verify", **pair, **how)["differences"] == 0
+    # The record of the other one may name any place of this host, so that a server does not obey it.
+    assert ask(client, "/v1/checkpoints:verify", **pair)["differences"] > 0
+    for path, body in (("conversions", asked), ("plans", asked), ("checkpoints:verify", pair)):
+        for number, lora in enumerate((["data/codes", "secret/b=0.5"], ["data/../../c"])):
+            refused = client.post(f"/v1/{path}", json={**body, "lora": lora})
+            assert refused.status_code in (403, 404, 422), refused.text
+            field = refused.json().get("field") or refused.json()["errors"][0]["field"]
+            assert field == f"/lora/{1 - number}"
+    refused = client.post("/v1/conversions", json={**asked, "quantize_like": "secret/b"})
+    assert "/quantize_like" in refused.text

@@ -14,9 +14,9 @@ from reshard.cli.console import most_rows, say, show_view
 from reshard.cli.groups import (
     Asked,
     ByServer,
-    Chosen,
     Notifying,
     Output,
+    Requantized,
     Resources,
     lets_a_server,
     refuse_here,
@@ -53,7 +53,7 @@ def plan(
     src: Source,
     dst: str | None = None,
     *,
-    chosen: Chosen,
+    chosen: Requantized,
     resources: Resources,
     latency: Duration = None,
     bandwidth: Rate = None,
@@ -132,7 +132,7 @@ class PlanAnswer(Struct, frozen=True):
 def show_plan(
     src: str,
     dst: str | None,
-    chosen: Chosen,
+    chosen: Requantized,
     given: Mapping[str, Any],
     limits: Mapping[str, Any],
     answer: PlanAnswer,
@@ -195,7 +195,7 @@ def convert(
     src: Source,
     dst: str | None = None,
     *,
-    chosen: Chosen,
+    chosen: Requantized,
     resources: Resources,
     ray: str | None = None,
     parts: Count = None,
@@ -284,7 +284,7 @@ def convert(
         return
     if not (output.as_json or output.quiet):
         for one in targets:
-            _announce(src, one, given)
+            _announce(src, one, given, chosen.option)
     with output.watching() as progress:
         if asked is None:
             limits["progress"] = loading(progress, _REPORT)
@@ -359,14 +359,18 @@ def _convert_here(
     return reshard.MultiReport(src, (report,), report.read_bytes, report.seconds)
 
 
-def _announce(src: str, target: NamedTarget, given: Mapping[str, Any]) -> None:
+def _announce(
+    src: str, target: NamedTarget, given: Mapping[str, Any], of_source: Mapping[str, Any]
+) -> None:
     """One line on stderr that says what will be done."""
     from reshard.cli.text import safe
 
     rules = (f"{kind} {rule}" for kind in RULES for rule in given[kind] or ())
     kept = "axes as in the source" if target.mesh else "layout as in the source"
     layout = f"layout {target.layout}" if target.layout else kept
+    computed = [name for name in of_source if name != "unlisted"]
     words = [
+        *(f"{name} {of_source[name]}" for name in computed),
         _word(given, "map"),
         # A map makes tensors that the source has no layout for.
         layout if target.layout or not given["map"] else "",

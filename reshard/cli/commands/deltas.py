@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from msgspec.structs import asdict
 
 import reshard
-from reshard.cli.groups import ByServer, Chosen, Notifying, Output, Resources
-from reshard.cli.options import Misuse
+from reshard.cli.groups import ByServer, Chosen, Computed, Notifying, Output, Resources
+from reshard.cli.options import Misuse, Texts
 from reshard.cli.remote import convert_there, delta_there, goals_there, layout_there, map_there
 from reshard.cli.target_options import (
     Changes,
@@ -106,6 +106,8 @@ def apply(
     deltas: list[str],
     *,
     unlisted: reshard.Unlisted = "leave",
+    dequantize: reshard.Dequantized | None = None,
+    lora: Texts = None,
     resources: Resources,
     by: ByServer,
     output: Output,
@@ -143,16 +145,16 @@ def apply(
         )
     folders, dst = split_target(deltas)
     options = given_options(given)
+    choice = Computed(unlisted=unlisted, dequantize=dequantize, lora=lora)
     layout, mesh = given["layout"], given["mesh"]
     check_words(options, [mesh], is_there=asked is not None)
     with output.watching() as progress:
         if asked is None:
             report = reshard.apply(
-                base, folders, dst, layout=layout, mesh=mesh, unlisted=unlisted, progress=progress, **limits, **library_options(options)
+                base, folders, dst, layout=layout, mesh=mesh, progress=progress, **choice.option, **limits, **library_options(options)
             )  # fmt: skip
         else:
             goal = goals_there([NamedTarget(dst, layout, mesh)], options)
-            choice = Chosen(unlisted=unlisted).there()
-            request = {"source": base, "deltas": folders, **choice, **limits, **goal}
+            request = {"source": base, "deltas": folders, **choice.option, **limits, **goal}
             (report,) = convert_there(asked, request, progress).reports
     output.tell("apply", report, "report.report_view", output.show_all)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import reshard
 from reshard.cli.console import most_rows, print_answer, show_view, stdout_console
-from reshard.cli.groups import Asked, ByServer, Chosen, Output
+from reshard.cli.groups import Asked, ByServer, Chosen, Computed, Output
 from reshard.cli.options import Misuse, Source, usage
 from reshard.cli.remote import connected
 from reshard.cli.target_options import declared
@@ -40,7 +40,7 @@ def steps(run: str, *, show_all: bool = False, as_json: bool = False) -> None:
 def inspect(
     src: Source,
     *,
-    chosen: Chosen,
+    chosen: Computed,
     by: ByServer,
     show_all: bool = False,
     as_json: bool = False,
@@ -63,7 +63,7 @@ def inspect(
     choice = chosen.there()
     try:
         if asked is None:
-            found = reshard.inspect(source, unlisted=chosen.unlisted)
+            found = reshard.inspect(source, **chosen.option)
         else:
             with connected(asked) as client:
                 found = client.checkpoints.inspect(source, **choice)

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 import reshard
 from reshard.cli.console import most_rows
 from reshard.cli.failures import DIFFERENT, FAILED, refused
-from reshard.cli.groups import ByServer, Chosen, Output, Resources, StepAndItem, refuse_here
+from reshard.cli.groups import ByServer, Computed, Output, Resources, StepAndItem, refuse_here
 from reshard.cli.options import Misuse, Source, Texts, usage
 from reshard.cli.remote import connected, identity_there, map_there
 from reshard.cli.target_options import Changes, check_words, declared, is_delta
@@ -22,7 +22,7 @@ def verify(
     a: str,
     b: list[str] | None = None,
     *,
-    chosen: Chosen,
+    chosen: Computed,
     changes: Changes,
     missing_chunks: Annotated[reshard.MissingChunks | None, declared("missing_chunks")] = None,
     identity: str | None = None,
@@ -119,7 +119,7 @@ def verify(
         a = chosen.of(a)
         here: dict[str, Any] = {
             "missing_chunks": missing_chunks,
-            "unlisted": chosen.unlisted,
+            **chosen.option,
             "identity": identity,
             "key": key,
             "name": name,
@@ -176,7 +176,7 @@ def diff(
     a: str,
     b: str,
     *,
-    chosen: Chosen,
+    chosen: Computed,
     select: Texts = None,
     drop: Texts = None,
     resources: Resources,
@@ -209,7 +209,7 @@ def diff(
     a = chosen.of(a)
     with output.watching() as progress:
         found = reshard.diff(
-            a, b, unlisted=chosen.unlisted, **changes, **asdict(resources), progress=progress
+            a, b, **chosen.option, **changes, **asdict(resources), progress=progress
         )
     output.tell("diff", found, "diff.diff_view", output.show_all, most_rows())
     if found.differences:

@@ -141,6 +141,7 @@ def report_view(
     yield from request_report(report.requests)
     if report.map is not None:
         yield Text(map_text(report.map))
+    yield from _dequantized(report.tensors)
     yield from _casts(report.tensors, show_all)
     yield from _digests(report.tensors, show_all)
     yield from map(Text, _proofs(report.tensors))
@@ -197,6 +198,13 @@ def _times(part: int, size: int) -> str:
     return ratio_text(part / size) if size else "–"
 
 
+def _dequantized(tensors: Sequence[TensorReport]) -> Iterator[Text]:
+    counts = Counter(tensor.dequantized for tensor in tensors if tensor.dequantized)
+    if counts:
+        found = ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items()))
+        yield Text(f"{count_text(counts.total(), 'weight')} dequantised: {found}")
+
+
 def _casts(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[RenderableType]:
     """Casts; those that lost most come first."""
     casts = [(t, t.cast) for t in tensors if t.cast is not None]
@@ -228,8 +236,17 @@ def _cast_row(cast: tuple[TensorReport, CastStats], *, saturate: bool) -> tuple[
 def _digests(tensors: Sequence[TensorReport], show_all: bool) -> Iterator[RenderableType]:
     shown = capped(tensors, show_all, MOST_DIGESTS)
     source = (Column("source's CRC-64", rank=2),) if any(map(_is_changed, shown)) else ()
-    titles = ("tensor", Column("strategy", rank=1), ">bytes", *source, "CRC-64/NVME", "proof")
-    row = partial(_digest_row, with_source=bool(source))
+    weights = ("weights",) if any(tensor.dequantized for tensor in shown) else ()
+    titles = (
+        "tensor",
+        Column("strategy", rank=1),
+        ">bytes",
+        *weights,
+        *source,
+        "CRC-64/NVME",
+        "proof",
+    )
+    row = partial(_digest_row, with_weights=bool(weights), with_source=bool(source))
     yield from first_rows(titles, tensors, row, "tensors", show_all=show_all, most=MOST_DIGESTS)
 
 
@@ -241,11 +258,12 @@ def _is_changed(tensor: TensorReport) -> bool:
     return tensor.source_digest not in (None, tensor.target_digest)
 
 
-def _digest_row(tensor: TensorReport, with_source: bool) -> tuple[Cell, ...]:
+def _digest_row(tensor: TensorReport, with_weights: bool, with_source: bool) -> tuple[Cell, ...]:
     return (
         _name(tensor),
         tensor.strategy or UNKNOWN,
         format_bytes(tensor.nbytes),
+        *((tensor.dequantized or UNKNOWN,) if with_weights else ()),
         *((tensor.source_digest or UNKNOWN,) if with_source else ()),
         tensor.target_digest or UNKNOWN,
         tensor.proof or UNKNOWN,

@@ -248,7 +248,7 @@ def _seal(run: Run[Any], target: OpenTarget, part: Part, limits: Limits) -> None
     sealed: dict[str, Any] = {"sealed": str(part)}
     if target.planned.target.check == "readback":
         sealed["read_back"] = read_back_part(target, limits, run.progress.listener)
-    if source_state(locate(run.source)) != target.planned.key.files:
+    if source_state(locate(run.source), run.chosen.computed) != target.planned.key.files:
         raise SourceChangedError(
             f"the source {run.source!r} changed while it was read; what this part did was discarded; run again when nothing writes to it"
         )

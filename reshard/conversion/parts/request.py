@@ -3,7 +3,7 @@
 ::
 
     {"format": "reshard.parts", "version": 2, "reshard": "0.1.0", "parts": 16, "source": "…", "unlisted": "leave",
-     "max_memory": 1073741824, "workers": 8,
+     "computed": {"dequantize": "bfloat16"}, "max_memory": 1073741824, "workers": 8,
      "targets": [{"target": "…", "options": {"layout": {…}, "compression": "none", …}, "identity": {…}}]}
 
 The first part records it; a part or a commit of another conversion is refused, and so is one of another version of this program, of another
@@ -50,6 +50,7 @@ class PartsRequest(Struct, frozen=True):
         parts: their number.
         max_memory, workers: of each part.
         unlisted: as in ``convert``.
+        computed: the options that ask for computations of the source, such as ``dequantize``, as plain data.
         reshard: version of the program.
     """
 
@@ -59,6 +60,7 @@ class PartsRequest(Struct, frozen=True):
     workers: int
     targets: tuple[PartsTarget, ...]
     unlisted: Unlisted = "leave"
+    computed: Mapping[str, Any] = {}
     reshard: str = __version__
 
     def render(self) -> bytes:
@@ -75,6 +77,10 @@ class PartsRequest(Struct, frozen=True):
         limits = Limits(self.max_memory, self.workers)
         targets = [checked_again(one.target, one.options, limits) for one in self.targets]
         chosen = CheckpointPath.at(self.source, self.unlisted)
+        if self.computed:
+            from reshard.arithmetic.asked import computed
+
+            chosen = computed(chosen, **self.computed)
         return start_run(chosen, targets, progress, before_publish=before_publish)
 
 
@@ -89,7 +95,7 @@ def request_of(
         for number, (target, plain) in enumerate(zip(run.targets, options, strict=True))
     )
     made = (count, run.source, limits.max_memory, limits.workers, targets)
-    return PartsRequest(*made, run.chosen.unlisted)
+    return PartsRequest(*made, run.chosen.unlisted, run.chosen.options)
 
 
 def claim_parts(ours: PartsRequest, planned: Sequence[TargetPlan]) -> None:

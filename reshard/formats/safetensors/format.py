@@ -211,6 +211,8 @@ def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsF
     if options["config"] is not None:
         carried = model_files(locate(options["config"]))
         config = read_config(locate(carried.folder) / CONFIG_NAME)
+    if "dequantize" in source.computed:
+        carried = carried.dequantized
     file_bytes = options["file_bytes"] or SHARD_BYTES
     return SafetensorsForm(
         files, file_bytes, options["file_names"], carried, _name_of(source), config

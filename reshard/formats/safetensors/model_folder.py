@@ -8,6 +8,7 @@ The files beside the weights of a safetensors folder, such as config.json or the
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -15,6 +16,7 @@ from itertools import islice
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from reshard.errors import FormatError, PlanError, ReshardError
 from reshard.formats.marks import is_weights
@@ -36,6 +38,7 @@ _OF_THE_RUN = OF_RECORDS | {COMMIT_MARKER, UNFINISHED_MARK}
 
 
 CONFIG_NAME = "config.json"
+_QUANTIZED = "quantization_config"
 _OF_A_MODEL = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
 """Endings of config, generation and tokenizer files, chat templates, and model code that a config names."""
 
@@ -47,16 +50,28 @@ class Beside(Struct, frozen=True):
         folder: the text of the location that they are in; "" where there are none.
         files: their paths below it.
         left_out: the folders that are too large.
+        edited: the new texts of files that are not copied as they are.
     """
 
     folder: str = ""
     files: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    edited: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def locations(self) -> tuple[Location, ...]:
         """The locations of ``files``, in that order."""
         return tuple(locate(f"{self.folder}/{path}") for path in self.files)
+
+    @property
+    def dequantized(self) -> Beside:
+        """The files without what they say of quantised weights. FormatError for a config that cannot be read."""
+        files = tuple(path for path in self.files if path != "hf_quant_config.json")
+        document = read_json(locate(self.folder) / CONFIG_NAME) if CONFIG_NAME in files else None
+        parts = [document, document.get("text_config")] if isinstance(document, dict) else []
+        said = [p.pop(_QUANTIZED, None) for p in parts if isinstance(p, dict)]
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        return replace(self, files=files, edited={CONFIG_NAME: text} if any(said) else {})
 
 
 def beside(folder: Location) -> Beside:

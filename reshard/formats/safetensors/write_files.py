@@ -234,7 +234,10 @@ class _Planned:
         carried = self._form.carried
         for path, source in zip(carried.files, carried.locations, strict=True):
             (root / path).parent.make_folder()
-            copy_file(source, root / path)
+            if path in carried.edited:
+                (root / path).write(carried.edited[path].encode())
+            else:
+                copy_file(source, root / path)
 
     def places(self, name: str, index: Index) -> tuple[Place, ...]:
         """The part of a file, or of the file of each device that has the chunk."""

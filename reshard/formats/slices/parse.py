@@ -94,6 +94,7 @@ class _Made(Struct):
     origins: _Object
     leaves: Annotated[dict[str, _Name], says(_OBJECT)] | UnsetType = UNSET
     by: Annotated[dict[str, Any] | None, says("{where} has a map that is not an object")] = None
+    computed: Annotated[dict[str, Any], says("{where} has options that are no object")] = {}
 
 
 class _Origin(Struct):
@@ -259,7 +260,7 @@ class _Parser:
             name: self.origin(f"the origin of {name!r}", o) for name, o in found.origins.items()
         }
         leaves = None if found.leaves is UNSET else found.leaves  # an older record has none
-        return Made(found.source, found.tensors, changes, origins, leaves, found.by)
+        return Made(found.source, found.tensors, changes, origins, leaves, found.by, found.computed)
 
     def origin(self, where: str, value: object) -> Origin:
         found = self.read(value, _Origin, where)

@@ -207,6 +207,7 @@ def _write_made(body: BytesIO, made: Made) -> None:
         "tensors": made.tensors,
         **{kind: list(getattr(changes, kind)) for kind in changes.__struct_fields__},
         **({} if made.by is None else {"by": made.by}),
+        **({"computed": made.computed} if made.computed else {}),
     }
     body.write(f'"made": {json.dumps(members).removesuffix("}")},\n"origins": {{'.encode())
     _write_lines(body, ((n, _origin_json(made.origins[n])) for n in sorted(made.origins)))

@@ -43,9 +43,9 @@ from reshard_server.resources import questions
 from reshard_server.schemas.checkpoint import (
     CheckpointPage,
     CheckpointQuery,
-    CheckpointRequest,
     FingerprintRequest,
     IdentifyRequest,
+    InspectRequest,
     VerifyRequest,
     VersionsQuery,
 )
@@ -82,16 +82,14 @@ async def list_versions(
 
 @ROUTER.post(":inspect", response_model=INSPECTION, responses=problems(*_UNUSABLE))
 async def inspect_checkpoint(
-    body: Annotated[CheckpointRequest, Body(openapi_examples=INSPECTIONS)],
+    body: Annotated[InspectRequest, Body(openapi_examples=INSPECTIONS)],
     request: Request,
     serving: Serving,
     caller: Reading,
 ) -> Response:
     """Returns a checkpoint's contents: names, shapes, dtypes, chunks, layouts, bytes. Reads metadata only."""
     body = await choose_step(serving.finders, serving.roots, caller, body)
-    question = await serving.find(
-        questions.inspection, caller, body.checkpoint, unlisted=body.unlisted
-    )
+    question = await serving.find(questions.asked_inspection, caller, body)
     return await answered(request, serving, question)
 
 

@@ -73,10 +73,10 @@ def check_conversion(
     """Raises ProblemError for the first wrong member, with the library's message if there is one."""
     with for_field("/source"):
         source = serving.roots.readable(caller, request.source)
-    deltas = {}
-    for number, path in enumerate(getattr(request, "deltas", ())):
-        with for_field(f"/deltas/{number}"):
-            deltas[path] = serving.roots.readable(caller, path)
+    operands = {}
+    for field, path in request.operands:
+        with for_field(field):
+            operands[path] = serving.roots.readable(caller, path)
     seen: dict[str, str] = {}
     several = hasattr(request, "targets")
     for number, requested in enumerate(targets_of(request)):
@@ -85,8 +85,8 @@ def check_conversion(
         with for_field(field):
             target = serving.roots.writable(caller, requested.target)
             refuse_overlap(source, target, request.source, requested.target)
-            for path, delta in deltas.items():
-                refuse_overlap(delta, target, path, requested.target)
+            for path, operand in operands.items():
+                refuse_overlap(operand, target, path, requested.target)
         if requested.target in seen:
             raise ProblemError(
                 INVALID,

@@ -412,6 +412,7 @@ def make_child_request(
     else:
         deltas = getattr(request, "deltas", ())
         work = {"deltas": [str(roots.recheck(each)) for each in deltas]}
+        work["computed"] = request.computed(roots.recheck)
     if (asked := work_of(claim, request, parts_done=parts_done)) == "begin":
         number = conversion.request.parts if claim is None or not claim.parts else claim.parts
         hosts = max(1, slots_for(db, budget, request.host_labels))

@@ -124,7 +124,7 @@ _LINES = TextField(lambda _, text: lines_of(text), "\n".join)
 _PARTS = TextField(
     lambda name, text: number_of(name, text) if text.isdecimal() else text or None, str
 )
-_BY_NAME = {"sizes": _SIZES, "deltas": _LINES, "notify": _LINES, "parts": _PARTS}
+_BY_NAME = {"sizes": _SIZES, "deltas": _LINES, "lora": _LINES, "notify": _LINES, "parts": _PARTS}
 _BY_TYPE = (
     (get_args(Patterns)[0], _LINES),
     (get_args(Pairs)[0], TextField(pairs_of, _pairs_text)),

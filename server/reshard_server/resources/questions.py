@@ -28,6 +28,7 @@ from reshard_server.schemas.checkpoint import (
     CheckpointQuery,
     FingerprintRequest,
     IdentifyRequest,
+    InspectRequest,
     VerifyRequest,
 )
 from reshard_server.schemas.conversion import (
@@ -70,6 +71,13 @@ def inspection(
     return _question(
         serving, command, {"path": str(path), **more}, {"uri": checkpoint}, (checkpoint,)
     )
+
+
+def asked_inspection(serving: Services, caller: Caller, body: InspectRequest) -> Question:
+    """The content of a checkpoint, with what is computed of it."""
+    real = {path: existing(serving, caller, path, field) for field, path in body.operands}
+    more = {"unlisted": body.unlisted, **body.computed(real.__getitem__)}
+    return inspection(serving, caller, body.checkpoint, **more)
 
 
 def versions(serving: Services, caller: Caller, checkpoint: str) -> Question:
@@ -120,6 +128,7 @@ def plan(serving: Services, caller: Caller, body: AnyPlanRequest) -> Question:
     arguments: dict[str, Any] = {
         "source": str(source),
         "unlisted": body.unlisted,
+        **body.computed(lambda path: serving.roots.readable(caller, path)),
         **limits._asdict(),
         "max_growth": serving.settings.max_growth,
         "shares": body.shares,
@@ -157,15 +166,17 @@ async def verification(serving: Services, caller: Caller, body: VerifyRequest) -
     limits = check_limits(serving, body.max_memory)
     of_root = {"identity", "key", "name", "min_version"}
     expected = body.model_dump(include=of_root, exclude_none=True)
-    over = [
-        str(await serving.find(existing, caller, path, f"/deltas/{number}"))
-        for number, path in enumerate(body.deltas)
-    ]
+    real = {
+        path: str(await serving.find(existing, caller, path, field))
+        for field, path in body.operands
+    }
     arguments = {**found, "unlisted": body.unlisted, **rules, **expected, **limits._asdict()}
-    if over:
-        arguments["deltas"] = over
+    # With a list, even an empty one, no place is read that the record of the other checkpoint names.
+    arguments |= {"lora": [], **body.computed(real.__getitem__)}
+    if body.deltas:
+        arguments["deltas"] = [real[path] for path in body.deltas]
     shown = {"a": body.checkpoint, "b": body.other}
-    paths = (body.checkpoint, body.other or "", *body.deltas)
+    paths = (body.checkpoint, body.other or "", *real)
     return _question(serving, "verify", arguments, shown, paths, limits, "read")
 
 

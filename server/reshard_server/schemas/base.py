@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -17,6 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 import reshard
+from reshard.arguments import adapter_of
 from reshard.conversion.declared_options import OPTIONS
 
 MOST_MEMBERS = 100
@@ -59,6 +61,9 @@ StepNumber = Annotated[Whole, Field(ge=0, le=LARGEST_STEP)]
 
 
 MissingAxes = Annotated[reshard.MissingAxes, Field(description=OPTIONS["missing_axes"].description)]
+
+
+Adapter = Annotated[str, Field(min_length=1, max_length=4200)]
 
 
 class RequestDocument(BaseModel):
@@ -109,6 +114,37 @@ class UnlistedChoice(RequestDocument):
         "include them. With include, files of which it is not clear that they are one model are taken as one, and one file "
         "of several by itself.",
     )
+
+
+class ComputedChoice(UnlistedChoice):
+    """A request that reads a checkpoint, whose weights may be computed of what is stored."""
+
+    dequantize: reshard.Dequantized | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Read quantised weights as the weights that they stand for, of this dtype; scales go. Without it codes and scales are "
+        "copied as they are.",
+    )
+    lora: Annotated[tuple[Adapter, ...], at_most(100)] = Field(
+        (),
+        max_length=100,
+        exclude_if=lambda value: value == (),
+        description="LoRA adapters that are merged into the weights, ROOT/path or ROOT/path=SCALE each.",
+        examples=[["data/adapter=0.5"]],
+    )
+
+    @property
+    def operands(self) -> Iterator[tuple[str, str]]:
+        """The paths that are read besides, each with its place in the request."""
+        for number, text in enumerate(self.lora):
+            yield f"/lora/{number}", adapter_of(text)[0]
+
+    def computed(self, real: Callable[[str], object]) -> dict[str, Any]:
+        """The options as the library takes them, with the real places of paths; those that ask for nothing are left out."""
+        pairs = map(adapter_of, self.lora)
+        lora = [str(real(p)) + ("" if s is None else f"={s!r}") for p, s in pairs]
+        options = {"dequantize": self.dequantize, "lora": lora}
+        return {name: value for name, value in options.items() if value}
 
 
 MEANT = "x-schema"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from reshard_server.schemas.base import (
     LONGEST_FIELDS,
     Answer,
     CheckpointChoice,
+    ComputedChoice,
     Flag,
     Page,
     RequestDocument,
@@ -47,6 +49,10 @@ class CheckpointRequest(CheckpointChoice, UnlistedChoice):
     """One checkpoint."""
 
     checkpoint: RootedPath
+
+
+class InspectRequest(CheckpointRequest, ComputedChoice):
+    """A checkpoint to describe."""
 
 
 class FingerprintRequest(CheckpointChoice):
@@ -89,7 +95,7 @@ PublicPem = Annotated[
 ]
 
 
-class VerifyRequest(CheckpointRequest):
+class VerifyRequest(CheckpointRequest, ComputedChoice):
     """A checkpoint to compare with ``other``, or with its own recorded digests.
 
     ``other`` records the rules by which it was made from ``checkpoint``; rules in the request replace all of them.
@@ -119,6 +125,11 @@ class VerifyRequest(CheckpointRequest):
         None, description="The earliest version that the key may have signed. With key and name."
     )
     max_memory: Size | None = None
+
+    @property
+    def operands(self) -> Iterator[tuple[str, str]]:
+        yield from ((f"/deltas/{number}", path) for number, path in enumerate(self.deltas))
+        yield from super().operands
 
 
 class FoundCheckpoint(Answer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
@@ -27,6 +27,7 @@ from reshard.options import Option
 from reshard_server.schemas.base import (
     Answer,
     CheckpointChoice,
+    ComputedChoice,
     Flag,
     Page,
     RequestDocument,
@@ -204,12 +205,30 @@ def library_options(members: Mapping[str, Any]) -> dict[str, Any]:
     return {LIBRARY_NAMES.get(name, name): value for name, value in members.items()}
 
 
-class SourceOptions(CheckpointChoice, UnlistedChoice, RunLimits):
+class SourceOptions(CheckpointChoice, ComputedChoice, RunLimits):
     """The source, and the limits of the run."""
 
     checkpoint_member: ClassVar[str] = "source"
 
     source: RootedPath
+    quantize_like: RootedPath | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="A quantised checkpoint, whose codes and scales the weights get; a weight that its scales do not give back is an error.",
+    )
+
+    @property
+    def operands(self) -> Iterator[tuple[str, str]]:
+        deltas = getattr(self, "deltas", ())
+        yield from ((f"/deltas/{number}", path) for number, path in enumerate(deltas))
+        yield from super().operands
+        if self.quantize_like is not None:
+            yield "/quantize_like", self.quantize_like
+
+    def computed(self, real: Callable[[str], object]) -> dict[str, Any]:
+        like = self.quantize_like
+        more = {} if like is None else {"quantize_like": str(real(like))}
+        return {**super().computed(real), **more}
 
 
 TargetRequests = Annotated[
@@ -309,7 +328,10 @@ def targets_of(request: JobRequest | AnyPlanRequest) -> tuple[TargetRequest, ...
 def paths_of(request: JobRequest | AnyPlanRequest) -> tuple[str, ...]:
     """Every path that a request names: what is read, and each target with what it reads besides."""
     named = [(each.target, each.config) for each in targets_of(request)]
-    more = (request.old,) if isinstance(request, OneDelta) else getattr(request, "deltas", ())
+    if isinstance(request, OneDelta):
+        more = [request.old]
+    else:
+        more = [path for _, path in request.operands]
     return (request.source, *more, *(path for pair in named for path in pair if path is not None))
 
 

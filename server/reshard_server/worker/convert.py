@@ -86,7 +86,7 @@ def begin_parts(request: dict[str, Any]) -> dict[str, Any]:
 
     def run(restarted: Collection[int]) -> reshard.BegunParts:
         everything = range(len(request["targets"])) if restarted else ()
-        limits = {name: request[name] for name in _LIMITS}
+        limits = {name: request[name] for name in _LIMITS} | request.get("computed", {})
         targets = _targets(request, everything)
         return reshard.begin_parts(request["source"], targets, **request["begin"], **limits)
 
@@ -148,6 +148,7 @@ def _run(
     targets = _targets(request, restarted)
     shared: dict[str, Any] = {
         **{name: request[name] for name in _LIMITS},
+        **request.get("computed", {}),
         "progress": progress,
         "before_publish": before_publish,
     }

@@ -80,7 +80,8 @@ def test_a_cast_says_how_to_leave_them_out(torch: Oracle, model: Path, tmp_path:
     assert refused(model, target, cast={"float": "bfloat16"}, carry=True) == (
         f"'{DOWN}' would be cast from float8_e4m3fn to bfloat16: {ABOUT_DOWN}, and a cast of either alters the weights. 6 tensors are in the way "
         f"('{DOWN}', '{DOWN}_scale_inv', '{UP}', …); give cast 'float8_e4m3fn=float8_e4m3fn' and cast '\\bweight_scale_inv$=float32' before the other casts, "
-        "which leave them as they are (cast)"
+        "which leave them as they are (cast), or take the weights that they stand for "
+        "(dequantize)"
     )
     reshard.convert(model, target, cast={**EXCEPT, "float": "bfloat16"}, carry=True)
     dtypes = {t.spec.name: t.spec.dtype for t in reshard.inspect(target).tensors.values()}

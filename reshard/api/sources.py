@@ -1,0 +1,34 @@
+"""source_of: the checkpoint that a call reads, with what the options of its source make of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reshard.arguments import Path, Unlisted
+    from reshard.formats.choose import Step
+    from reshard.formats.registry import CheckpointPath
+
+
+def source_of(
+    path: Path,
+    step: Step | None,
+    item: str | None,
+    unlisted: Unlisted,
+    what: str = "source",
+    **asked: Any,
+) -> CheckpointPath:
+    """The checkpoint that these arguments of ``reshard.convert`` name together; raises as ``choose_checkpoint``."""
+    from reshard.formats.choose import choose_checkpoint
+
+    return with_computed(choose_checkpoint(path, step, item, what, unlisted), **asked)
+
+
+def with_computed(chosen: CheckpointPath, **asked: Any) -> CheckpointPath:
+    """The checkpoint with what options such as ``dequantize`` make of it; those that are None or empty ask for nothing."""
+    given = {name: value for name, value in asked.items() if value not in (None, (), [])}
+    if not given:
+        return chosen
+    from reshard.arithmetic.asked import computed
+
+    return computed(chosen, **given)

@@ -1,0 +1,111 @@
+"""Coded: a quantised weight as a decoder gets it. Decoding: the formula that a decoder makes of it.
+
+A decoder is a function of a module for each family: ``scaled.py`` has those with a code in each element, ``packed.py`` those with several.
+It compares shapes and dtypes, and raises the error of ``Coded.refused`` for what it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reshard.errors import PlanError
+from reshard.formats.base import Reader
+from reshard.formats.computed import ComputedTensor, Operand, computed_tensor
+from reshard.formats.formula import Formula
+from reshard.formats.quantized import Config, QuantizedPair
+from reshard.geometry.grid import Grid
+from reshard.layout.tensor_spec import TensorSpec
+
+WeightType = Literal["bfloat16", "float32"]
+"""The dtypes of dequantised weights."""
+
+
+KEEP = "leave this out, and codes and scales are kept whole, as they are stored (dequantize)"
+"""The remedy for codes that cannot be dequantised."""
+
+
+class Decoding(Formula, frozen=True):
+    """A formula that turns codes into weights.
+
+    Attributes:
+        scheme: of the codes, in words.
+        exact: True if each weight is code times scale to the last bit, as far as the exponent of the dtype reaches; else it is rounded.
+        dtype: of the weights.
+    """
+
+    scheme: str
+    exact: bool
+    dtype: WeightType
+
+
+class Coded(Struct, frozen=True, eq=False):
+    """A quantised weight.
+
+    Attributes:
+        reader: the checkpoint that has codes and companions.
+        config: the part about quantisation in the model's config; empty where there is none.
+        dtype: the one that is asked for.
+    """
+
+    pair: QuantizedPair
+    reader: Reader
+    config: Config
+    dtype: WeightType
+
+    @property
+    def codes(self) -> TensorSpec:
+        return self.reader.tensors[self.pair.name].spec
+
+    @property
+    def scale(self) -> TensorSpec:
+        return self.reader.tensors[self.pair.companions["scale"]].spec
+
+    def companion(self, role: str) -> TensorSpec | None:
+        """The companion of a role, such as ``"scale"``; None where there is none."""
+        name = self.pair.companions.get(role)
+        return None if name is None else self.reader.tensors[name].spec
+
+    def operand(self, name: str, *, is_held: bool = False) -> Operand:
+        return Operand.of(self.reader, name, is_held=is_held)
+
+    def weight(
+        self, formula: Decoding, operands: Sequence[Operand], storage: Grid | None = None
+    ) -> ComputedTensor:
+        """The weight. ``storage``: its chunks, where they are not those of the codes; then it has no layout."""
+        name, codes = weight_name(self.pair), self.codes
+        if storage is None:
+            spec = replace(codes, name=name, dtype=self.dtype, chunk_shape=None)
+        else:
+            spec = TensorSpec(name, storage.shape, self.dtype, storage)
+        return computed_tensor(spec, formula, operands)
+
+    def refused(self, reason: str) -> PlanError:
+        """The error for codes that cannot be dequantised."""
+        return PlanError(f"{self.pair.name!r} cannot be dequantised: {reason}; {KEEP}")
+
+
+Decoder = Callable[[Coded], ComputedTensor]
+"""Makes the weight of codes; PlanError for a form that it does not know."""
+
+
+_ENDINGS = (
+    ("weight_packed", "weight"), ("_packed", ""), ("qweight", "weight"), ("_blocks", ""), ("_qdata", ""),
+    ("/array/qvalue", ""), (".array/qvalue", ""), (".array.qvalue", ""), ("/qvalue", ""), (".qvalue", ""), ("._data", ""), ("/_data", ""),
+)  # fmt: skip
+"""The ends of the names of codes, and those of weights in their places; other names stay."""
+
+
+def weight_name(pair: QuantizedPair) -> str:
+    """The name that a weight has without quantisation."""
+    for ending, plain in _ENDINGS:
+        if pair.name.endswith(ending):
+            name = pair.name.removesuffix(ending) + plain
+            if ending != "_qdata":
+                return name
+            start = max(name.rfind("."), name.rfind("/")) + 1
+            return name[:start] + name[start:].removeprefix("_")  # torchao: _weight_qdata
+    return pair.name
