@@ -183,6 +183,18 @@ def test_a_trained_tensor_comes_first_and_is_cast(tmp_path: Path) -> None:
     assert np.array_equal(found[Q], BASE[Q])
 
 
+def test_codes_are_made_weights_first(tmp_path: Path) -> None:
+    scale = np.array([[0.25]], np.float32)
+    base = based(tmp_path / "base", {Q: CODES, f"{Q}_scale_inv": scale})
+    given = adapter(tmp_path / "lora", FACTORS)
+    reshard.convert(base, tmp_path / "made", dequantize="bfloat16", lora=[given], to="orbax")
+    weight = (CODES.astype(np.float32) * 0.25).astype(BF16)
+    found = flat(reshard.restore(tmp_path / "made"))
+    assert [*found] == [Q]
+    assert np.array_equal(found[Q], sum_of(weight, (1.5, B, A)))
+    assert reshard.verify(base, tmp_path / "made").equal
+
+
 @pytest.mark.parametrize("most", [1, 100, 1 << 16])
 @pytest.mark.parametrize("rank", [1, 4, 33, 300])
 def test_windows_of_any_size_have_the_same_bits(rank: int, most: int) -> None:
