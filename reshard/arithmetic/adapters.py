@@ -145,8 +145,10 @@ class AdapterPath(Struct, frozen=True):
                     f"{', '.join([*list(_ENDINGS)[:2], *_OF_QWIX])}; give the folder of an adapter (lora)"
                 )
             if role is None:
-                plain[module.replace(".base_layer", "")] = name
-            elif (other := found.setdefault(module, {}).setdefault(role, name)) != name:
+                other = plain.setdefault(module.replace(".base_layer", ""), name)
+            else:
+                other = found.setdefault(module, {}).setdefault(role, name)
+            if other != name:
                 raise FormatError(
                     f"{self.path} has both {other!r} and {name!r}; remove the one that is not meant"
                 )
@@ -182,12 +184,13 @@ class AdapterPath(Struct, frozen=True):
         if config is not None:
             rank = int(_matching(config.rank_pattern, name, config.r))
         scale = 1.0 if self.scale is None else self.scale
-        if 0 < rank <= _LARGEST_RANK and "alpha" in tensors:
+        is_rank = 0 < rank <= _LARGEST_RANK
+        if is_rank and "alpha" in tensors:
             scale /= rank
-        elif 0 < rank <= _LARGEST_RANK and config is not None:
+        elif is_rank and config is not None:
             alpha = _matching(config.alpha_pattern, name, config.lora_alpha)
             scale *= alpha / (math.sqrt(rank) if config.use_rslora else rank)
-        if not 0 < rank <= _LARGEST_RANK or not math.isfinite(scale):
+        if not (is_rank and math.isfinite(scale)):
             raise FormatError(
                 f"{self.path} has the rank {rank} and the scale {scale} for {name!r}: expected a rank of 1 to {_LARGEST_RANK:,}, and a finite scale; "
                 "restore the adapter from a copy"

@@ -28,6 +28,12 @@ WEIGHTS = ("bfloat16", "float16", "float32", "float64")
 
 _OTHER_BASE = "give the checkpoint that the adapter was trained on, with its names (map)"
 
+_MOST_TARGETS = 6
+"""Parameters of a module, each of which may have any of its factors: a layer of experts has two or three."""
+
+_COMPARED = 20_000
+"""Names that are compared for the nearest one: it takes a second."""
+
 
 class Lora(Struct, frozen=True):
     """The adapters over a checkpoint, as a Computation; each adds to what those before it make."""
@@ -180,7 +186,7 @@ class _Merge:
         if (name := self._found(wanted)) is not None:
             return name
         self._refuse_codes(wanted)
-        near = get_close_matches(wanted[:200], self._dotted, 1, 0.5)
+        near = get_close_matches(wanted[:200], list(self._dotted)[:_COMPARED], 1, 0.5)
         hint = f"; the nearest name is {self._dotted[near[0]]!r}" if near else ""
         raise FormatError(
             f"{self.adapter.place} has {tensor!r}, but {self.base.uri} has no tensor {wanted!r}{hint}; {_OTHER_BASE}"
@@ -237,9 +243,8 @@ class _Merge:
         found = [name for n in lasts if (name := self._found(f"{modules[0].name}.{n}")) is not None]
         plain = "oi", Factor((RANK, "i")), Factor(("o", RANK))
         possible: list[list[_Added]] = []
-        for order, names in itertools.product(
-            ("eoi", "eio"), itertools.permutations(found, len(modules))
-        ):
+        chosen = itertools.permutations(found, len(modules)) if len(found) <= _MOST_TARGETS else ()
+        for order, names in itertools.product(("eoi", "eio"), chosen):
             experts = order, Factor((f"e{RANK}", "i")), Factor(("o", f"{RANK}e"))
             pairs = zip(modules, names, strict=True)
             fitted = [next(self._fitted(*pair, (experts, plain)), None) for pair in pairs]

@@ -165,6 +165,18 @@ def test_adapters_of_diffusers(tmp_path: Path, dialect: str) -> None:
     assert np.array_equal(merged(base, f"{given}=2")[UNET], sum_of(BASE[Q], (2 * scale, B, A)))
 
 
+def test_variables_of_nnx_and_files_of_a_trainer(tmp_path: Path) -> None:
+    reshard.save(tmp_path / "base", {"mlp": {"kernel": {"value": BASE[Q].T.copy()}}})
+    factors = {"kernel_lora_a": {"value": A.T.copy()}, "kernel_lora_b": {"value": B.T.copy()}}
+    reshard.save(tmp_path / "lora", {"mlp": factors})
+    found = merged(tmp_path / "base", f"{tmp_path / 'lora'}=1.5")
+    assert np.array_equal(found["mlp/kernel/value"], sum_of(BASE[Q], (1.5, B, A)).T)
+    given = adapter(tmp_path / "checkpoint-500", FACTORS)
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "README.md"):
+        (given / name).write_bytes(b"of the trainer")
+    assert np.array_equal(merged(based(tmp_path / "hf"), given)[Q], sum_of(BASE[Q], (1.5, B, A)))
+
+
 def test_a_record_names_the_adapter_again(tmp_path: Path) -> None:
     """A name that ends like a scale is written with one."""
     adapters = tmp_path / "lora", f"{tmp_path}/r=8=1", f"{tmp_path / 'lora'}=0.5"
