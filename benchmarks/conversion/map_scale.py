@@ -133,6 +133,11 @@ def kimi(count: int) -> tuple[Shapes, Map]:
     return _of_model(count, 384, 1)
 
 
+def kimi_weights(count: int) -> tuple[Shapes, Map]:
+    """The tensors of Kimi-K2, with their scales and without a map."""
+    return kimi(count)[0], None
+
+
 HIDDEN, INNER, BLOCK = 7168, 2048, 128
 
 
@@ -188,6 +193,7 @@ CASES = {
     "drop": Case("tensors dropped by a pattern each", drop, 8_000),
     "deepseek": Case("DeepSeek-V3, weights and scales under other names", deepseek, 90_100),
     "kimi": Case("Kimi-K2: the same", kimi, 139_700),
+    "dequantize": Case("Kimi-K2: the weights, dequantised", kimi_weights, 139_700, "dequantize"),
     "inspect": Case("`inspect`", plain, 300_000, "inspect"),
     "plain": Case("no map: every tensor as it is", plain, 300_000),
     "experts": Case(
@@ -234,6 +240,10 @@ def main() -> None:
 
 
 _CALLS = {
+    "dequantize": """
+import sys, reshard
+reshard.plan(sys.argv[1], to="safetensors", dequantize="bfloat16", max_memory="4GiB")
+""",
     "inspect": "import sys, reshard; reshard.inspect(sys.argv[1])",
     "plan": """
 import json, pathlib, sys, reshard

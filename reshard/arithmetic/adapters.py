@@ -101,8 +101,9 @@ class LoraAdapter(Struct, frozen=True):
 
 
 class AdapterPath(Struct, frozen=True):
-    """An adapter that a call names, and the scale that the user gave; None for none."""
+    """An adapter that a call names, ``given`` from any folder, and the scale that the user gave; None for none."""
 
+    given: str
     path: str
     root: Location
     scale: float | None = None
@@ -113,15 +114,8 @@ class AdapterPath(Struct, frozen=True):
         path, scale = adapter_of(text)
         if scale is not None and not math.isfinite(scale):
             raise PlanError(f"the scale of {text!r} should be a finite number (lora)")
-        return cls(path, locate(path), scale)
-
-    @property
-    def again(self) -> str:
-        """The text from which it can be made again, wherever that is done."""
-        place = str(self.root)
-        if self.scale is None and adapter_of(place)[1] is None:
-            return place
-        return f"{place}={1.0 if self.scale is None else self.scale!r}"
+        root = locate(path)
+        return cls(str(root) + text.removeprefix(path), path, root, scale)
 
     @property
     def text(self) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from reshard.formats.registry import CheckpointPath
 
 COMPUTATIONS: Mapping[str, str] = {
+    "merge": "Merge",
     "dequantize": "Dequantize",
     "lora": "Lora",
     "quantize_like": "QuantizeLike",

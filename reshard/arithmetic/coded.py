@@ -58,10 +58,12 @@ class Coded(Struct, frozen=True, eq=False):
 
     @property
     def codes(self) -> TensorSpec:
+        """The tensor of codes."""
         return self.reader.tensors[self.pair.name].spec
 
     @property
     def scale(self) -> TensorSpec:
+        """The tensor of scales; every pair has one."""
         return self.reader.tensors[self.pair.companions["scale"]].spec
 
     def companion(self, role: str) -> TensorSpec | None:
@@ -70,6 +72,7 @@ class Coded(Struct, frozen=True, eq=False):
         return None if name is None else self.reader.tensors[name].spec
 
     def operand(self, name: str, *, is_held: bool = False) -> Operand:
+        """One of the pair's tensors as an operand."""
         return Operand.of(self.reader, name, is_held=is_held)
 
     def weight(
@@ -94,7 +97,7 @@ Decoder = Callable[[Coded], ComputedTensor]
 
 _ENDINGS = (
     ("weight_packed", "weight"), ("_packed", ""), ("qweight", "weight"), ("_blocks", ""), ("_qdata", ""),
-    ("/array/qvalue", ""), (".array/qvalue", ""), (".array.qvalue", ""), ("/qvalue", ""), (".qvalue", ""), ("._data", ""), ("/_data", ""),
+    ("/array/qvalue", ""), (".array.qvalue", ""), ("/qvalue", ""), (".qvalue", ""), ("._data", ""), ("/_data", ""),
 )  # fmt: skip
 """The ends of the names of codes, and those of weights in their places; other names stay."""
 

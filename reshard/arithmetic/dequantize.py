@@ -102,12 +102,16 @@ def _decoded(coded: Coded) -> ComputedTensor:
 
 
 def dequantized(reader: Reader) -> Mapping[str, tuple[str, bool]]:
-    """The dequantised weights of an open checkpoint, by name: the scheme of their codes, and True where no weight is rounded."""
+    """The dequantised weights of an open checkpoint, by name: the scheme of their codes, and True where no weight is rounded.
+
+    A weight to which another computation adds is rounded by that.
+    """
     found: dict[str, tuple[str, bool]] = {}
-    chunks = reader.chunks
+    chunks, changed = reader.chunks, set[str]()
     while isinstance(chunks, ComputedChunks):
         for name, made in chunks.computed.items():
             if isinstance(made.formula, Decoding):
-                found[name] = (made.formula.scheme, made.formula.exact)
+                found[name] = (made.formula.scheme, made.formula.exact and name not in changed)
+            changed.add(name)
         chunks = chunks.base.chunks
     return found

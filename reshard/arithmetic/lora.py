@@ -47,7 +47,7 @@ class Lora(Struct, frozen=True):
 
     @property
     def option(self) -> tuple[str, list[str]]:
-        return "lora", [each.again for each in self.adapters]
+        return "lora", [each.given for each in self.adapters]
 
     @property
     def text(self) -> str:

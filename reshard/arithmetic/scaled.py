@@ -49,7 +49,7 @@ def decode_scaled(coded: Coded) -> ComputedTensor:
     axes, tile = _blocks(coded)
     formula = ScaledFormula(
         coded.pair.scheme,
-        scale.dtype in _EXPONENTS,
+        scale.dtype in _EXPONENTS and zeros is None,
         coded.dtype,
         codes.dtype,
         scale.dtype,
@@ -57,7 +57,7 @@ def decode_scaled(coded: Coded) -> ComputedTensor:
         tile,
         len(scale.shape),
         has_zeros=zeros is not None,
-        is_of_127=scale.name.endswith("SCB"),
+        is_of_127=coded.pair.kind == "int8 of bitsandbytes",
     )
     held = [each for each in (scale, zeros) if each is not None]
     operands = [coded.operand(each.name, is_held=True) for each in held]
@@ -96,17 +96,12 @@ def _refuse_other_integers(coded: Coded) -> None:
 def _blocks(coded: Coded) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """For each dimension of the scale that of the codes, and the number of codes that share a scale; 0 for all."""
     codes, scale, grain = coded.codes.shape, coded.scale.shape, coded.pair.grain
-    if len(scale) == len(codes):
-        axes: tuple[int, ...] = tuple(range(len(codes)))
-    elif math.prod(scale) == 1:
+    if math.prod(scale) == 1:
         return (), ()
-    elif len(scale) == 1:
-        axes = (_axis_of_list(coded),)
-    else:
-        axes = tuple(range(len(scale)))
+    axes = (_axis_of_list(coded),) if len(scale) == 1 else tuple(range(len(codes)))[: len(scale)]
     tile = tuple(
         1 if size == codes[axis] else 0 if size == 1 else grain[axis]
-        for axis, size in zip(axes, scale, strict=True)
+        for axis, size in zip(axes, scale, strict=False)  # a scale of more dimensions is refused
     )
     counts = [-(-codes[axis] // size) if size else 1 for axis, size in zip(axes, tile, strict=True)]
     if counts != list(scale):

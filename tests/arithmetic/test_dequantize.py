@@ -348,6 +348,11 @@ BAD: dict[str, tuple[dict[str, np.ndarray], dict[str, Any] | None, str]] = {
         None,
         f"'a.weight' cannot be dequantised: int8 with powers of two as scales may hold pairs of fp4; {KEEP}",
     ),
+    "a scale of more dimensions": (
+        {"a.weight": random_codes((8,)), "a.weight_scale": random_scale((8, 2))},
+        None,
+        f"'a.weight' cannot be dequantised: the shape [8, 2] of 'a.weight_scale' does not fit codes of the shape [8]; {KEEP}",
+    ),
     "EETQ": (
         {"a.weight": np.zeros((8, 4), np.int8), "a.weight_scales": random_scale((4,), np.float16)},
         None,

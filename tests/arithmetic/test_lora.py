@@ -180,7 +180,7 @@ def test_variables_of_nnx_and_files_of_a_trainer(tmp_path: Path) -> None:
 def test_a_record_names_the_adapter_again(tmp_path: Path) -> None:
     """A name that ends like a scale is written with one."""
     adapters = tmp_path / "lora", f"{tmp_path}/r=8=1", f"{tmp_path / 'lora'}=0.5"
-    values = [str(tmp_path / "lora"), f"{tmp_path}/r=8=1.0", f"{tmp_path / 'lora'}=0.5"]
+    values = [str(tmp_path / "lora"), f"{tmp_path}/r=8=1", f"{tmp_path / 'lora'}=0.5"]
     assert Lora.asked(adapters).option == ("lora", values)
     assert Lora.asked(values).text == Lora.asked(adapters).text
 

@@ -85,7 +85,12 @@ DOCUMENTS = {
         "convert",
         replace(
             report(
-                replace(tensor_report("a", "int8", CastStats()), sources=("a", "c"), change="cast")
+                replace(
+                    tensor_report("a", "int8", CastStats()),
+                    sources=("a", "c"),
+                    change="cast",
+                    dequantized="exact",
+                )
             ),
             map=MAP,
             identity=IdentityReport("0", "computed", "1", ("2",)),

@@ -16,11 +16,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax.training import train_state
+from safetensors.numpy import save_file
 
 import reshard
 from tests.delta_layout import bytes_of, write_full
@@ -113,6 +115,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "single" / "to_hf.yaml").write_text(TO_HF)
     (made / "single" / "serve.yaml").write_text(f"mesh: {{model: 4}}\n{TO_HF}")
     reshard.convert(trained, made / "hf", map=made / "single" / "to_hf.yaml", to="safetensors")
+    pair = {"w": np.ones((128, 8), ml_dtypes.float8_e4m3fn), "w_scale_inv": np.ones((1, 1), "f4")}
+    for kind in ("single", "items"):
+        (made / kind / "fp8").mkdir()
+        save_file(pair, made / kind / "fp8" / "model.safetensors")
     steps = [made / "single" / "ckpt" / str(number) for number in (1000, 2000, 1000)]
     for number in (1, 2):
         version = made / "published" / f"weight_v{number:06d}"
@@ -165,14 +171,14 @@ def check_made(folder: Path, line: str) -> None:
     for target in targets:
         assert reshard.verify(target).differences == 0
         stored = {t.spec.dtype for t in reshard.inspect(target).tensors.values()}
-        assert ("bfloat16" in stored) == ("float=bfloat16" in line)
+        assert ("bfloat16" in stored) == ("bfloat16" in line)
         assert stored <= {*sources, "bfloat16"}
         if "embed=float32" not in line and "float=bfloat16" in line:
             assert "float32" not in stored
 
 
 def targets_in(folder: Path) -> list[Path]:
-    return [f for f in folder.iterdir() if f.is_dir() and f.name not in ("ckpt", "programs")]
+    return [f for f in folder.iterdir() if f.is_dir() and f.name not in ("ckpt", "fp8", "programs")]
 
 
 @pytest.mark.parametrize("line", ON_CHECKPOINTS)

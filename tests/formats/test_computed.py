@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ import reshard
 from reshard.checkpoint import OpenedCheckpoint
 from reshard.conversion.check_target import check_target
 from reshard.conversion.convert import convert_targets
+from reshard.engine.decode.chunk_reader import ChunkFacts, open_chunk
 from reshard.engine.decode.computed_stream import windows
 from reshard.engine.limits import limits_of
 from reshard.errors import CorruptError, PlanError
 from reshard.formats.base import Reader
 from reshard.formats.computed import Operand, computed_reader, computed_tensor
+from reshard.formats.contents import SourceChunk
 from reshard.formats.formula import Formula
 from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.geometry.grid import Box, Grid
@@ -150,6 +153,38 @@ def test_any_grids(
         assert len(report.tensors) == 2
         found = reshard.restore(f"{folder}/made")
         assert np.array_equal(found["sum"], expected(tree))
+
+
+@given(st.integers(1, 30), st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=12))
+def test_a_chunk_is_read_in_any_steps(
+    cut_folder: Path, most: int, steps: list[tuple[bool, int]]
+) -> None:
+    chosen = CheckpointPath.at(str(cut_folder / "cut"))
+    reader = Scaled(most).applied(open_reader(chosen), chosen.root)
+    stored = reader.tensors["sum"]
+    whole = expected(arrays((18, 6)))
+    for index in stored.spec.storage.indices():
+        chunk = SourceChunk.at(index, stored.spec, reader)
+        data = whole[chunk.box.slices].tobytes()
+        at = 0
+        with closing(open_chunk(ChunkFacts.of(stored), chunk)) as stream:
+            for is_read, count in steps:
+                nbytes = min(4 * count, len(data) - at)
+                out = bytearray(nbytes)
+                if is_read:
+                    stream.readinto(memoryview(out))
+                    assert out == data[at : at + nbytes]
+                else:
+                    stream.skip(nbytes)
+                at += nbytes
+            assert stream.close_checked()
+
+
+@pytest.fixture(scope="module")
+def cut_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("computed")
+    saved(folder, arrays((18, 6)), (("x", None), (None, "x")), to="orbax", compression="zstd")
+    return folder
 
 
 def test_the_key_names_what_is_computed(tmp_path: Path) -> None:

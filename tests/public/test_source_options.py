@@ -15,6 +15,9 @@ from safetensors.numpy import load_file, save_file
 import reshard
 from reshard.arguments import adapter_of
 from reshard.cli.app import run
+from reshard.formats.safetensors.model_folder import beside
+from reshard.storage.location import locate
+from tests.peft_files import adapter_in
 
 BF16 = ml_dtypes.bfloat16
 CODES = (
@@ -95,6 +98,15 @@ def test_a_config_that_is_named_is_edited_too_and_one_without_codes_stays_as_it_
     assert (tmp_path / "b" / "config.json").read_text() == '{ "torch_dtype":"bfloat16" }'
     reshard.convert(source, tmp_path / "c", carry=True)
     assert json.loads((tmp_path / "c" / "config.json").read_text()) == CONFIG
+
+
+def test_codes_like_those_of_another_checkpoint_are_told_as_its_config_tells_them(
+    source: Path,
+) -> None:
+    told = beside(locate(str(source))).saying({"quant_method": "other"})
+    assert json.loads(told.edited["config.json"]) == {
+        "torch_dtype": "bfloat16", "text_config": {"hidden_size": 128}, "quantization_config": {"quant_method": "other"}
+    }  # fmt: skip
 
 
 def test_verify_computes_what_the_target_records(
@@ -185,29 +197,17 @@ def test_deltas_come_before_dequantize(source: Path, tmp_path: Path) -> None:
     assert reshard.verify(source, tmp_path / "out", deltas=[delta]).differences == 0
 
 
-def adapter_in(folder: Path) -> Path:
-    """An adapter of PEFT that adds 2 to the first row of ``up``."""
-    folder.mkdir()
-    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["up"]}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    first = np.zeros((256, 1), np.float32)
-    first[0] = 2
-    factors = {"lora_A": np.ones((1, 128), np.float32), "lora_B": first}
-    named = {f"base_model.model.up.{name}.weight": factor for name, factor in factors.items()}
-    save_file(named, folder / "adapter_model.safetensors")
-    return folder
-
-
 def test_adapters_come_after_dequantize_and_are_found_again_by_the_record(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adapter, out = adapter_in(tmp_path / "adapter"), tmp_path / "out"
+    adapter, out = adapter_in(tmp_path / "adapter", CODES.shape), tmp_path / "out"
     monkeypatch.chdir(tmp_path)
     targets = [reshard.Target(out)]
     reshard.begin_parts(source, targets, 1, dequantize="bfloat16", lora=["adapter=0.5"])
     monkeypatch.chdir("/")
     reshard.join_part(out, "1/1")
-    reshard.commit(out)
+    made = {tensor.target: tensor.dequantized for tensor in reshard.commit(out).tensors}
+    assert made["up.weight"] == "rounded"
     rows = reshard.restore(out)["up.weight"].astype(np.float32)
     before = WEIGHTS["up.weight"].astype(np.float32)
     assert (rows[1:] == before[1:]).all()

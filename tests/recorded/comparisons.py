@@ -53,6 +53,7 @@ COMPARISONS: Mapping[str, Use] = {
     "verify: damage": _verified("damaged"),
     "verify: damage of zstd": _verified("broken"),
     "verify: damage of one of two": _verified("broken", "raw"),
+    "verify: dequantised": _verified("codes", dequantize="bfloat16"),
     "verify: deltas": _verified("base", deltas=["weight_v000001"]),
     "verify: deltas and a step": _verified("base", "latest", deltas=["weight_v000001", "weight_v000002"]),
     "verify: refused, little memory": _verified("gzip", "raw", max_memory="10KiB"),

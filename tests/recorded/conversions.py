@@ -137,6 +137,27 @@ SEVERAL: Mapping[str, Use] = {
     ),
 }
 
+WEIGHTS: dict[str, Any] = {"dequantize": "bfloat16"}
+
+COMPUTED: Mapping[str, Use] = {
+    "dequantised": once("codes", "weights", **WEIGHTS, carry=True),
+    "dequantised to Orbax": once(
+        "codes",
+        "weights-zstd",
+        to="orbax",
+        compression="zstd",
+        layout=COLUMNS,
+        dequantize="float32",
+    ),
+    "dequantised in parts": in_parts("codes", "weights-parts", 2, **WEIGHTS, to="orbax"),
+    "dequantised: stopped": stopped(
+        "codes", "weights-stopped", 2, **WEIGHTS, to="orbax", chunk_bytes="256KiB"
+    ),
+    "codes kept": once("codes", "codes-kept", to="orbax"),
+}
+"""What is computed of a source."""
+
 CONVERSIONS: Mapping[str, Use] = {
+    **COMPUTED,
     **STRATEGIES, **SOURCES, **TARGETS, **CHANGES, **BUCKETS, **STOPPED, **PARTS, **SEVERAL,
 }  # fmt: skip

@@ -9,14 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import reshard
 from tests import orbax_trees
+from tests.arithmetic.quantised import save_model
 from tests.old_orbax import ARCHIVE
 from tests.orbax_trees import mesh, put, save_pytree
 
 ROWS = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "rows|both", "axes": ["x"]}]}
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
 COLUMNS = {"mesh": {"axes": ["x"], "shape": [4]}, "rules": [{"match": "rows", "axes": [None, "x"]}]}
 
 
@@ -87,6 +90,20 @@ def _beside_weights(path: Path) -> None:
     (path / "tokenizer" / "words.txt").write_text("a\nb\n")
 
 
+def _codes(path: Path) -> None:
+    """fp8 with the scales of blocks, in Hugging Face's form, and their scales in another file."""
+    rng = np.random.default_rng(1)
+    codes = {
+        f"{name}.weight": rng.normal(size=shape).astype(ml_dtypes.float8_e4m3fn)
+        for name, shape in {"rows": (512, 1024), "cols": (1000, 512)}.items()
+    }
+    scales = {
+        f"{name}_scale_inv": rng.random([-(-n // 128) for n in array.shape], np.float32)
+        for name, array in codes.items()
+    }
+    save_model(path, [{**codes, "small": np.arange(100, dtype=np.int32)}, scales], FP8)
+
+
 def _old(path: Path) -> None:
     """Checkpoints of old versions of Orbax and Flax, some in msgpack files."""
     with tarfile.open(ARCHIVE) as archive:
@@ -126,6 +143,7 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "latest": partial(_by_orbax, steps=2),
     "weight_v000001": partial(_delta, old="base", new="later"),
     "weight_v000002": partial(_delta, old="later", new="latest"),
+    "codes": _codes,
     "old": _old,
 }
 """By the name of the folder or file, in the order in which they are made; later ones copy earlier ones."""

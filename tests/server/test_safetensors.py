@@ -15,6 +15,7 @@ from safetensors.numpy import save
 
 import reshard
 from tests.formats.safetensors.build import TREE, file_of, sharded, snapshot_of
+from tests.peft_files import adapter_in
 from tests.server.asking import ask, converted
 from tests.server.live import Live, live
 from tests.state_files import write_state
@@ -262,6 +263,11 @@ def test_weights_are_dequantised_and_paths_of_operands_stay_in_the_roots(
     assert report["tensors"][0]["dequantized"] == "rounded"
     pair = {"checkpoint": "data/codes", "other": "data/out-weights"}
     assert ask(client, "/v1/checkpoints:verify", **pair, **how)["differences"] == 0
+    adapter_in(server.log.parent / "data" / "adapter", (128, 32))
+    asked_more = {**asked, **how, "target": "data/out-merged", "lora": ["data/adapter=0.5"]}
+    assert converted(client, **asked_more)["state"] == "succeeded"
+    merged = reshard.restore(server.log.parent / "data" / "out-merged")["up.weight"]
+    assert [merged[0, 0], merged[1, 0]] == [4, 3]
     # The record of the other one may name any place of this host, so that a server does not obey it.
     assert ask(client, "/v1/checkpoints:verify", **pair)["differences"] > 0
     for path, body in (("conversions", asked), ("plans", asked), ("checkpoints:verify", pair)):

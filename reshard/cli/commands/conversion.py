@@ -246,6 +246,7 @@ def convert(
         $ reshard convert ckpt served --step latest --item model --mesh model=8
         $ reshard convert ckpt/1000 hf --to safetensors --select '^params/'
         $ reshard convert ckpt/1000 hf --to safetensors --map to_hf.yaml
+        $ reshard convert fp8 bf16 --dequantize bfloat16 --carry
         $ reshard convert ckpt/1000 --target serving.yaml=served \
           --target model=8=evaluated --cast float=bfloat16
         $ reshard convert ckpt/1000 served --layout serving.yaml --ray 10.0.0.1:6379 --parts 32

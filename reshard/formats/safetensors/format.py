@@ -19,6 +19,7 @@ from reshard.formats.format import About, Format, Mark, OneFile, PlaceNames
 from reshard.formats.loose_pieces import in_shared_files
 from reshard.formats.marks import SAFETENSORS_ENDING, is_index, is_weights
 from reshard.formats.names import OF_RECORDS
+from reshard.formats.quantized import quantization_config
 from reshard.formats.safe_json import read_json
 from reshard.formats.safetensors.files import (
     ONLY_FILE,
@@ -211,8 +212,9 @@ def safetensors_form(options: Mapping[str, Any], source: Reader) -> SafetensorsF
     if options["config"] is not None:
         carried = model_files(locate(options["config"]))
         config = read_config(locate(carried.folder) / CONFIG_NAME)
-    if "dequantize" in source.computed:
-        carried = carried.dequantized
+    if source.computed.keys() & {"dequantize", "quantize_like"}:
+        like = source.computed.get("quantize_like")
+        carried = carried.saying(None if like is None else quantization_config(like))
     file_bytes = options["file_bytes"] or SHARD_BYTES
     return SafetensorsForm(
         files, file_bytes, options["file_names"], carried, _name_of(source), config

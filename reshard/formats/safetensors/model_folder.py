@@ -63,15 +63,18 @@ class Beside(Struct, frozen=True):
         """The locations of ``files``, in that order."""
         return tuple(locate(f"{self.folder}/{path}") for path in self.files)
 
-    @property
-    def dequantized(self) -> Beside:
-        """The files without what they say of quantised weights. FormatError for a config that cannot be read."""
+    def saying(self, quantization: Mapping[str, Any] | None) -> Beside:
+        """The files with what config.json says of quantised weights; None for none. FormatError for a config that cannot be read."""
         files = tuple(path for path in self.files if path != "hf_quant_config.json")
         document = read_json(locate(self.folder) / CONFIG_NAME) if CONFIG_NAME in files else None
-        parts = [document, document.get("text_config")] if isinstance(document, dict) else []
-        said = [p.pop(_QUANTIZED, None) for p in parts if isinstance(p, dict)]
+        if not isinstance(document, dict):
+            return replace(self, files=files)
+        parts = (document, document.get("text_config"))
+        said = [part.pop(_QUANTIZED, None) for part in parts if isinstance(part, dict)]
+        document |= {} if quantization is None else {_QUANTIZED: quantization}
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        return replace(self, files=files, edited={CONFIG_NAME: text} if any(said) else {})
+        is_new = any(said) or quantization is not None
+        return replace(self, files=files, edited={CONFIG_NAME: text} if is_new else {})
 
 
 def beside(folder: Location) -> Beside:

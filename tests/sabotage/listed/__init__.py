@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.sabotage.listed import (
+    arithmetic,
     arrays,
     conversion,
     deliveries,
@@ -23,4 +24,5 @@ SABOTAGES: tuple[Sabotage, ...] = (
     *maps.SABOTAGES,
     *deltas.SABOTAGES,
     *deliveries.SABOTAGES,
+    *arithmetic.SABOTAGES,
 )

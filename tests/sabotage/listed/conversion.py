@@ -103,7 +103,7 @@ SABOTAGES = (
         "source-change-unnoticed",
         "a source that changed while it was read is published",
         "reshard/conversion/prove.py",
-        "    if source_state(locate(planned.key.source), plan.chosen.deltas) != planned.key.files:\n",
+        "    if source_state(locate(planned.key.source), plan.chosen.computed) != planned.key.files:\n",
         "    if False:\n",
         (
             "tests/robustness/crash/test_changed_conversion.py::test_a_source_that_changed_while_it_was_read[touched]",

@@ -141,7 +141,7 @@ SABOTAGES = (
         "identity-of-the-base-carried",
         "the identity of a base is taken for that of what deltas make of it",
         "reshard/conversion/identity.py",
-        "    if reader.version is not None:\n",
+        "    if reader.chunks.origin is not reader.chunks:\n",
         "    if False:\n",
         ("tests/deltas/test_identities.py::test_a_base_that_records_its_identity_is_applied",),
     ),

@@ -1,0 +1,85 @@
+"""Sabotages of what computes tensors of others."""
+
+from __future__ import annotations
+
+from tests.sabotage.sabotage import Sabotage
+
+OPTIONS = "tests/public/test_source_options.py"
+SCALED = "reshard/arithmetic/scaled.py"
+
+SABOTAGES = (
+    Sabotage(
+        "operands-uncompared",
+        "a flipped scale is dequantised, though its digest is recorded",
+        "reshard/conversion/prove.py",
+        "            if recorded := holder.tensors[name].digest:\n",
+        "            if recorded := None:\n",
+        ("tests/formats/test_computed.py::test_a_flip_of_an_operand_is_found_by_its_digest",),
+    ),
+    Sabotage(
+        "windows-in-part-lost",
+        "what a reader leaves of a window is computed anew, from the next one",
+        "reshard/engine/decode/computed_stream.py",
+        "            out[:count], self._rest = self._rest[:count], self._rest[count:]\n",
+        '            out[:count], self._rest = self._rest[:count], memoryview(b"")\n',
+        ("tests/formats/test_computed.py::test_a_chunk_is_read_in_any_steps",),
+    ),
+    Sabotage(
+        "computation-not-in-the-key",
+        "a target that was computed passes for one that was not",
+        "reshard/conversion/conversion_key.py",
+        "    settings |= {each.option[0]: each.text for each in computed}\n",
+        "",
+        ("tests/formats/test_computed.py::test_the_key_names_what_is_computed",),
+    ),
+    Sabotage(
+        "block-from-its-window",
+        "blocks of scales are counted from the start of each window",
+        SCALED,
+        "np.arange(box.start[axis], box.stop[axis]) // size",
+        "np.arange(box.stop[axis] - box.start[axis]) // size",
+        ("tests/arithmetic/test_scaled.py::test_any_grids",),
+    ),
+    Sabotage(
+        "scale-dtype-unseen",
+        "products are not rounded to the dtype of the scale",
+        SCALED,
+        '        if self.scale in ("bfloat16", "float16"):\n',
+        "        if False:\n",
+        ("tests/arithmetic/test_scaled.py::test_every_code[int8-bfloat16-float32]",),
+    ),
+    Sabotage(
+        "scale-without-codes",
+        "scales without codes are taken for weights",
+        "reshard/arithmetic/refuse_unknown.py",
+        "[s for s in others if _SCALES.search(s.name)]",
+        "[]",
+        (
+            "tests/arithmetic/test_dequantize.py::test_what_is_not_known_is_refused[no codes of a scale]",
+        ),
+    ),
+    Sabotage(
+        "recorded-options-unused",
+        "verify compares codes with the weights that were made of them",
+        "reshard/verification/verify.py",
+        "        opened[0] = _as_recorded(a, *opened)\n",
+        "        pass\n",
+        (f"{OPTIONS}::test_verify_computes_what_the_target_records",),
+    ),
+    Sabotage(
+        "options-unknown-to-parts",
+        "another process copies the codes that this one dequantises",
+        "reshard/conversion/parts/request.py",
+        "run.chosen.unlisted, run.chosen.options)",
+        "run.chosen.unlisted)",
+        (f"{OPTIONS}::test_parts_that_other_processes_join_know_the_options",),
+    ),
+    Sabotage(
+        "config-of-codes-kept",
+        "config.json says fp8 of weights that are bfloat16",
+        "reshard/formats/safetensors/format.py",
+        '    if source.computed.keys() & {"dequantize", "quantize_like"}:\n',
+        "    if False:\n",
+        (f"{OPTIONS}::test_the_target_has_weights_and_its_files_say_nothing_of_codes",),
+    ),
+)
