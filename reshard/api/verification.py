@@ -40,6 +40,7 @@ def verify(
     unlisted: Unlisted = "leave",
     dequantize: Dequantized | None = None,
     lora: Sequence[Path] | None = None,
+    quantize_like: Path | None = None,
     select: Rules | None = None,
     drop: Rules | None = None,
     rename: PairRules | None = None,
@@ -66,8 +67,8 @@ def verify(
     the same cast.
 
     Args:
-        dequantize, lora: the options by which B was made from A, as for ``convert``. If both are None, the options that B records are
-            used, ``quantize_like`` among them, and files that they name are read; ``lora=()`` uses none.
+        dequantize, lora, quantize_like: the options by which B was made from A, as for ``convert``. Without any, ``dequantize`` is taken
+            from B's record; no place that the record names is read.
         select, drop, rename, cast: the rules by which B was made from A, as in ``reshard.ConvertOptions``. If one of them is
             given, B's record of rules is not used.
         map, sizes, reverse: the map by which B was made from A, as in ``reshard.ConvertOptions``: each tensor of B is compared with
@@ -115,7 +116,7 @@ def verify(
     chosen = choose_checkpoint(a, step, item, unlisted=unlisted)
     if deltas is not None:
         chosen = with_deltas(chosen, deltas)
-    chosen = with_computed(chosen, dequantize=dequantize, lora=lora)
+    chosen = with_computed(chosen, dequantize=dequantize, lora=lora, quantize_like=quantize_like)
     wanted = wanted_of(name, min_version, is_signed=key is not None)
     if identity is not None or key is not None:
         if other is not None:
@@ -139,10 +140,7 @@ def verify(
             )
         found = read_receipt(locate(path_of("receipt", receipt)))
         return verify_receipt(chosen, other, found, limits, progress, missing_chunks)
-    is_recorded = dequantize is None and lora is None
-    return verify_checkpoints(
-        chosen, other, limits, progress, rules, missing_chunks, given_map, is_recorded=is_recorded
-    )
+    return verify_checkpoints(chosen, other, limits, progress, rules, missing_chunks, given_map)
 
 
 def _verify_identity(

@@ -7,7 +7,7 @@ It compares shapes and dtypes, and raises the error of ``Coded.refused`` for wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,12 +17,21 @@ from reshard.formats.base import Reader
 from reshard.formats.computed import ComputedTensor, Operand, computed_tensor
 from reshard.formats.formula import Formula
 from reshard.formats.quantized import Config, QuantizedPair
+from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid
 from reshard.layout.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 WeightType = Literal["bfloat16", "float32"]
 """The dtypes of dequantised weights."""
 
+SMALL_BYTES = 64 << 20
+"""Memory for the reading of a companion of a few elements; the least budget of a conversion."""
+
+
+_OF_INPUTS = {"input_scale", "input_global_scale", "input_zero_point"}
 
 KEEP = "leave this out, and codes and scales are kept whole, as they are stored (dequantize)"
 """The remedy for codes that cannot be dequantised."""
@@ -89,6 +98,32 @@ class Coded(Struct, frozen=True, eq=False):
     def refused(self, reason: str) -> PlanError:
         """The error for codes that cannot be dequantised."""
         return PlanError(f"{self.pair.name!r} cannot be dequantised: {reason}; {KEEP}")
+
+    def refuse_others(self, *roles: str) -> None:
+        """Raises PlanError for a companion of another role; of inputs none is needed."""
+        if more := self.pair.companions.keys() - _OF_INPUTS - {"scale", *roles}:
+            name = self.pair.companions[min(more)]
+            raise self.refused(f"nothing is known to do with {name!r} for {self.pair.scheme}")
+
+    def misfit(self, role: str) -> PlanError:
+        """The error for a companion whose shape or dtype does not go with the codes."""
+        codes, other = self.codes, self.reader.tensors[self.pair.companions[role]].spec
+        return self.refused(
+            f"{other.name!r} is {other.dtype} of shape {list(other.shape)}, which does not fit codes of {codes.dtype} and of shape "
+            f"{list(codes.shape)}"
+        )
+
+    def small(self, role: str) -> npt.NDArray[Any]:
+        """The elements of a small companion, read now: it says what the codes are."""
+        import numpy as np
+
+        from reshard.engine.decode.box_plan import StoredBox
+        from reshard.engine.read_boxes import fill_array
+
+        stored = self.reader.tensors[self.pair.companions[role]]
+        out = np.empty(stored.spec.shape, numpy_dtype(stored.spec.dtype))
+        fill_array(StoredBox.whole(stored), self.reader, out, SMALL_BYTES)
+        return out
 
 
 Decoder = Callable[[Coded], ComputedTensor]

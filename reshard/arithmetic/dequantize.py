@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from reshard.arguments import check_choice
 from reshard.arithmetic.coded import KEEP, Coded, Decoder, Decoding, WeightType
+from reshard.arithmetic.legacy import decode_4bit, decode_words
+from reshard.arithmetic.packed import decode_fp4, decode_integers
 from reshard.arithmetic.refuse_unknown import refuse_config, refuse_halves
 from reshard.arithmetic.scaled import decode_scaled
 from reshard.errors import PlanError
@@ -26,6 +28,11 @@ DECODERS: Mapping[str, Decoder] = {
     **dict.fromkeys(
         ("fp8", "int8", "int4", "int2", "uint4", "uint2", "int8 of bitsandbytes"), decode_scaled
     ),
+    "packed integers": decode_integers,
+    "mxfp4": decode_fp4,
+    "nvfp4": decode_fp4,
+    "AWQ or GPTQ": decode_words,
+    "4 bits of bitsandbytes": decode_4bit,
 }
 """The decoders by the kinds of codes, as ``QuantizedPair.kind`` names them."""
 

@@ -11,9 +11,9 @@ from reshard.errors import PlanError
 from reshard.formats.base import Reader
 from reshard.formats.quantized import ONLY_CODES, Config
 
-_CODES = re.compile(r"(?:\b|_)(?:weight_packed|qweight|qvalue|qdata)$")
+_CODES = re.compile(r"(?:\b|_)(?:weight_packed|qweight|qvalue|qdata|proj_blocks)$")
 _SCALES = re.compile(
-    r"weight_(?:scale|scales|scale_inv|scale_2|global_scale|zero_point)$|_scale_inv$|\b(?:scale_weight|SCB|qzeros|absmax)$|"
+    r"weight_(?:scale|scales|scale_inv|scale_2|global_scale|zero_point)$|_scale_inv$|\b(?:scale_weight|SCB|qzeros|absmax|quant_map)$|_proj_scales$|"
     r"\b(?:array|frozen)[./]scale(?:[./]\d)?$"
 )
 _MORE = re.compile(r"\bpre_quant_scale$|\bfrozen[./]bias(?:[./]\d)?$")

@@ -33,8 +33,6 @@ _EXPONENTS = ("float8_e8m0fnu", "uint8")
 
 _FLOATS = ("float32", "bfloat16", "float16")
 
-_OF_INPUTS = {"input_scale", "input_global_scale", "input_zero_point"}
-
 _INT8_FACTOR = np.float32(7.874015718698502e-3)
 """1 / 127, as bitsandbytes has it: its scale is the largest weight of a row."""
 
@@ -66,11 +64,9 @@ def decode_scaled(coded: Coded) -> ComputedTensor:
 
 def _refuse_unknown(coded: Coded) -> None:
     codes, scale, zeros = coded.codes, coded.scale, coded.companion("zero_point")
-    more = coded.pair.companions.keys() - _OF_INPUTS - {"scale", "zero_point", "format"}
-    is_moved = zeros is not None and zeros.name.endswith("_shift")  # quanto adds it to products
-    if more or is_moved:
-        name = coded.pair.companions[min(more, default="zero_point")]
-        raise coded.refused(f"nothing is known to do with {name!r} for {coded.pair.scheme}")
+    coded.refuse_others("zero_point", "format")
+    if zeros is not None and zeros.name.endswith("_shift"):  # quanto adds it to products
+        raise coded.refused(f"nothing is known to do with {zeros.name!r} for {coded.pair.scheme}")
     if codes.dtype in PACKED or scale.dtype not in (*_EXPONENTS, *_FLOATS):
         raise coded.refused(f"codes of {codes.dtype} with a scale of {scale.dtype} are not known")
     if "int" in codes.dtype:

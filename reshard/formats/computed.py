@@ -84,7 +84,8 @@ def computed_tensor(
     The grid of ``spec`` has cuts where every operand that is not held has one, so that each stored chunk is read for one chunk of the
     result. Where operands can be read from any place it is cut further.
     """
-    streamed = [operand.stored for operand in operands if not operand.is_held]
+    held = [operand.stored for operand in operands if operand.is_held]
+    streamed = [operand.stored for operand in operands if not operand.is_held] or held
     is_free = all(is_seekable(s.encoding) and not s.encoding.checksum for s in streamed)
     if is_free and not formula.is_sequential:
         spec = replace(spec, storage=_cut_small(spec.storage, formula, spec.itemsize))
@@ -107,7 +108,8 @@ def _cut_small(grid: Grid, formula: Formula, itemsize: int) -> Grid:
     """A grid with chunks of at most ``CHUNK_BYTES`` where the formula's grain allows it: rows are cut before columns."""
     sizes, most = list(grid.largest), CHUNK_BYTES // itemsize
     grain = formula.grain or (1,) * len(sizes)
-    for dim, unit in enumerate(grain):
+    for dim in formula.cut_order or range(len(sizes)):
+        unit = grain[dim]
         excess = -(-math.prod(sizes) // most)
         if excess <= 1:
             break

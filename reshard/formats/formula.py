@@ -52,6 +52,14 @@ class Formula(Struct, frozen=True):
         return ()
 
     @property
+    def cut_order(self) -> tuple[int, ...]:
+        """The dimensions in the order in which large chunks are cut along them; () for their own order.
+
+        Another order suits held operands that lie in memory in another order than the result.
+        """
+        return ()
+
+    @property
     def window_elements(self) -> int:
         """The most elements of the result that are computed at once."""
         return 1 << 16

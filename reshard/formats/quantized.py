@@ -96,6 +96,8 @@ SCHEMES = (
     NamingScheme("weight", LOW_DTYPES, {"scale": "scale", **_OF_LAYER}),
     # experts in one tensor
     NamingScheme("", LOW_DTYPES, {**_OF_WEIGHT, "_input_scale": "input_scale"}),
+    # the same of ModelOpt
+    NamingScheme("", LOW_DTYPES, {"_weight_scale": "scale", "_weight_scale_2": "global_scale", "_input_scale": "input_scale"}),
 )  # fmt: skip
 """The ways in which programs name codes and their companions, in the order in which they are tried."""
 
@@ -280,12 +282,13 @@ def _along(codes: int, scales: int, said: int, is_exact: bool) -> int:
 
 
 def _blocks(tile: CodesShape, factor: int) -> str:
-    """The codes that share a scale, in words; an element of the last dimension holds ``factor`` of them.
+    """The codes that share a scale, in words; an element holds ``factor`` of them along the last dimension that has blocks.
 
     >>> _blocks((128, 128), 1), _blocks((1, 0), 1), _blocks((0, 0), 1), _blocks((1, 8), 2)
     ('blocks of 128×128', 'a scale for each channel', 'a scale for each', 'blocks of 16')
     """
-    sizes = [size * (factor if dim == len(tile) - 1 else 1) for dim, size in enumerate(tile)]
+    last = max((dim for dim, size in enumerate(tile) if size > 1), default=0)
+    sizes = [size * (factor if dim == last else 1) for dim, size in enumerate(tile)]
     blocks = [size for size in sizes if size > 1]
     if blocks:
         return f"blocks of {'×'.join(map(str, blocks))}"

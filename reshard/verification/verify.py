@@ -24,7 +24,6 @@ from reshard.errors import (
     NotACheckpointError,
     PlanError,
     ReshardError,
-    StorageError,
 )
 from reshard.formats.base import Made, Reader
 from reshard.formats.contents import Stored
@@ -111,8 +110,6 @@ def verify_checkpoints(
     rules: Changes | None = None,
     missing_chunks: MissingChunks | None = None,
     given_map: GivenMap | None = None,
-    *,
-    is_recorded: bool = False,
 ) -> Verification:
     """Compares two checkpoints, or one with its record; damage is reported, not raised.
 
@@ -120,7 +117,6 @@ def verify_checkpoints(
         rules: by which B was made from A. None uses the rules that B records, if B was made from A's tree.
         given_map: by which B was made from A. None uses the map that B records, if B was made from A's tree.
         missing_chunks: the treatment of chunks that are not stored: as damage, or as fill values with or without a warning.
-        is_recorded: True if what B records to be computed of A's tensors is computed.
 
     Raises PlanError if the rules do not fit A; the errors of opening a checkpoint, if it has no record of itself;
     MemoryBudgetError if the budget is too small.
@@ -128,7 +124,7 @@ def verify_checkpoints(
     chosen = [side for side in (a, b) if side is not None]
     check_leaves_to_read(limits.max_memory, *chosen)
     opened = [_open_side(one, side, progress) for one, side in zip(chosen, _LETTERS, strict=False)]
-    if is_recorded and b is not None:
+    if b is not None:
         opened[0] = _as_recorded(a, *opened)
     sides = [
         replace(s, reader=None if s.reader is None else read_as(s.reader, missing_chunks))
@@ -161,10 +157,20 @@ def _warnings(
     if len(readers) == len(_LETTERS):
         yield from metadata_warnings(*(reader.metadata for reader in readers))
     yield from record_warnings(*_unprotected([side.reader for side in sides], found))
+    yield from _options_left_out(*sides)
     for side in sides:
         yield from _added_files(side)
     for side, lacking in zip(sides, missing, strict=True):
         yield from missing_warnings(side.uri, lacking, asked)
+
+
+def _options_left_out(a: ComparedSide, b: ComparedSide | None = None) -> Iterator[str]:
+    """One sentence where B records that it was computed with options that are not given here."""
+    recorded = b.made.computed.keys() if b is not None and b.made is not None else set()
+    left_out = sorted(recorded - (a.reader.computed.keys() if a.reader is not None else set()))
+    if b is not None and a.made != b.made and left_out:
+        what = ", ".join(left_out)
+        yield f"{b.uri!r} records that it was made with {what}; give the same here, to compare with that ({what})"
 
 
 def _unprotected(readers: Sequence[Reader | None], found: Verification) -> Iterator[Unprotected]:
@@ -270,8 +276,11 @@ def _open_side(
 
 
 def _as_recorded(chosen: CheckpointPath, a: ComparedSide, b: ComparedSide) -> ComparedSide:
-    """A with what B records that was computed of it, if B was made of that. StorageError where the files that it takes are gone."""
-    if a.reader is None or b.made is None or not b.made.computed or a.made == b.made:
+    """A with its weights dequantised, if B records that it was made of those, and nothing else is asked of A."""
+    if a.reader is None or b.made is None or a.reader.computed.keys() - {"deltas"}:
+        return a
+    # Options that name places are not obeyed: a file from a stranger may name any.
+    if b.made.computed.keys() != {"dequantize"} or a.made == b.made:
         return a
     from reshard.arithmetic.asked import computed
 
@@ -279,12 +288,6 @@ def _as_recorded(chosen: CheckpointPath, a: ComparedSide, b: ComparedSide) -> Co
         reader = open_reader(computed(chosen, **b.made.computed), "unchecked")
     except PlanError:  # A is another checkpoint
         return a
-    except StorageError as error:
-        options = ", ".join(b.made.computed)
-        raise StorageError(
-            f"{b.uri!r} records how it was made, with {options}, but files that this takes cannot be read: {error}; name them where they are "
-            f"now ({options})"
-        ) from error
     return replace(a, reader=reader) if tree_digest(reader.tensors) == b.made.source else a
 
 

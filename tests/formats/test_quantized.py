@@ -75,6 +75,11 @@ LAYOUTS: dict[str, tuple[Tensors, Mapping[str, Any] | None, str, list[int]]] = {
          f"{L}.weight_scale_2": ("float32", []), f"{L}.input_scale": ("float32", [])},
         None, "nvfp4, blocks of 16", [1, 8],
     ),
+    "nvfp4 of ModelOpt, experts of Llama 4": (
+        {"experts.gate_up_proj": ("uint8", [4, 64, 48]), "experts.gate_up_proj_weight_scale": ("float8_e4m3fn", [4, 8, 48]),
+         "experts.gate_up_proj_weight_scale_2": ("float32", []), "experts.gate_up_proj_input_scale": ("float32", [])},
+        None, "nvfp4, blocks of 16", [1, 8, 1],
+    ),
     "mxfp4 of gpt-oss": (
         {"experts.gate_up_proj_blocks": ("uint8", [4, 64, 8, 16]), "experts.gate_up_proj_scales": ("uint8", [4, 64, 8])},
         None, "mxfp4, blocks of 32", [1, 1, 1, 16],

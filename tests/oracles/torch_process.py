@@ -22,6 +22,7 @@ import torch  # noqa: E402  after the environment is set
 from safetensors.torch import load_file  # noqa: E402  after the environment is set
 from torch_adapters import merge_adapters  # noqa: E402  after the environment is set
 from torch_dcp import load_containers, load_dcp, load_values, restricted_metadata, save_dcp  # noqa: E402  after the environment is set
+from torch_packed import packed_weights, save_bitsandbytes  # noqa: E402  after the environment is set
 from torch_quantised import decompressed, dequantised, save_quantised, stored_tensors  # noqa: E402  after the environment is set
 from torch_states import load_legacy, load_state, save_model_files, save_script, save_state  # noqa: E402  after the environment is set
 from torch_tensors import described  # noqa: E402  after the environment is set
@@ -137,7 +138,7 @@ FUNCTIONS: dict[str, Any] = {
     f.__name__: f
     for f in (save_model, save_bin_model, save_described, load_model, logit_values, stored, dcp_sizes, group, save_dcp, load_dcp, load_values, load_containers,
               restricted_metadata, save_quantised, dequantised, decompressed, stored_tensors, save_state, load_state, save_model_files, save_script, load_legacy, save_trained,
-              merge_adapters)
+              merge_adapters, packed_weights, save_bitsandbytes)
 }  # fmt: skip
 
 

@@ -12,7 +12,15 @@ from msgspec.structs import asdict
 import reshard
 from reshard.cli.console import most_rows
 from reshard.cli.failures import DIFFERENT, FAILED, refused
-from reshard.cli.groups import ByServer, Computed, Output, Resources, StepAndItem, refuse_here
+from reshard.cli.groups import (
+    ByServer,
+    Computed,
+    Output,
+    Requantized,
+    Resources,
+    StepAndItem,
+    refuse_here,
+)
 from reshard.cli.options import Misuse, Source, Texts, usage
 from reshard.cli.remote import connected, identity_there, map_there
 from reshard.cli.target_options import Changes, check_words, declared, is_delta
@@ -22,7 +30,7 @@ def verify(
     a: str,
     b: list[str] | None = None,
     *,
-    chosen: Computed,
+    chosen: Requantized,
     changes: Changes,
     missing_chunks: Annotated[reshard.MissingChunks | None, declared("missing_chunks")] = None,
     identity: str | None = None,
@@ -101,6 +109,7 @@ def verify(
                 "--missing-chunks": missing_chunks,
                 "--workers": resources.workers,
                 "--receipt": receipt,
+                "--quantize-like": chosen.quantize_like,
             },
         )
         # A server of before maps and deltas does not know their options: they are sent only where they are given.

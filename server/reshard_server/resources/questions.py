@@ -171,8 +171,7 @@ async def verification(serving: Services, caller: Caller, body: VerifyRequest) -
         for field, path in body.operands
     }
     arguments = {**found, "unlisted": body.unlisted, **rules, **expected, **limits._asdict()}
-    # With a list, even an empty one, no place is read that the record of the other checkpoint names.
-    arguments |= {"lora": [], **body.computed(real.__getitem__)}
+    arguments |= body.computed(real.__getitem__)
     if body.deltas:
         arguments["deltas"] = [real[path] for path in body.deltas]
     shown = {"a": body.checkpoint, "b": body.other}

@@ -6,6 +6,8 @@ from tests.sabotage.sabotage import Sabotage
 
 OPTIONS = "tests/public/test_source_options.py"
 SCALED = "reshard/arithmetic/scaled.py"
+PACKED, LEGACY = "reshard/arithmetic/packed.py", "reshard/arithmetic/legacy.py"
+OF_PACKED = "tests/arithmetic/test_packed.py::test_plain_formulas"
 
 SABOTAGES = (
     Sabotage(
@@ -57,6 +59,38 @@ SABOTAGES = (
         (
             "tests/arithmetic/test_dequantize.py::test_what_is_not_known_is_refused[no codes of a scale]",
         ),
+    ),
+    Sabotage(
+        "zero-point-of-another-row",
+        "zero points of a window are those of the first row in its word",
+        PACKED,
+        "first = box.start[axis] % self.count",
+        "first = 0",
+        (f"{OF_PACKED}[int4 in groups with zero points-float32]",),
+    ),
+    Sabotage(
+        "divided-for-multiplied",
+        "the global scale of ModelOpt is taken for that of compressed-tensors",
+        PACKED,
+        '.endswith("_global_scale")',
+        '.endswith("_scale_2")',
+        (f"{OF_PACKED}[ModelOpt-bfloat16]", f"{OF_PACKED}[nvfp4-bfloat16]"),
+    ),
+    Sabotage(
+        "columns-of-awq-in-order",
+        "nibbles of AWQ are taken for columns in order",
+        LEGACY,
+        "(0, 4, 1, 5, 2, 6, 3, 7)",
+        "(0, 1, 2, 3, 4, 5, 6, 7)",
+        (f"{OF_PACKED}[AWQ-float32]",),
+    ),
+    Sabotage(
+        "zero-points-of-gptq-as-stored",
+        "the one that zero points of GPTQ lack is not added",
+        LEGACY,
+        '("gptq", 4, 1)',
+        '("gptq", 4, 0)',
+        (f"{OF_PACKED}[GPTQ-float32]",),
     ),
     Sabotage(
         "recorded-options-unused",
