@@ -24,16 +24,19 @@ from reshard.formats.safe_json import json_value, read_bytes
 from reshard.patterns.compile import Pattern, compile_pattern
 from reshard.storage.location import Location, locate, real_text
 
-Role = Literal["a", "b", "embedding_a", "embedding_b", "bias", "alpha", "magnitude"]
+Dialect = Literal["peft", "diffusers", "qwix"]
+"""The programs that write adapters of one form."""
+
+Role = Literal["a", "b", "bias", "alpha", "magnitude"]
 
 _ENDINGS: Mapping[str, Role] = {
     ".lora_A.weight": "a", ".lora_B.weight": "b", ".lora_B.bias": "bias",
-    ".lora_embedding_A": "embedding_a", ".lora_embedding_B": "embedding_b",
+    ".lora_embedding_A": "a", ".lora_embedding_B": "b",
     ".lora_magnitude_vector": "magnitude", ".lora_magnitude_vector.weight": "magnitude",
     ".lora_down.weight": "a", ".lora_up.weight": "b", ".lora.down.weight": "a", ".lora.up.weight": "b", ".alpha": "alpha",
 }  # fmt: skip
-_PAIRS: Sequence[tuple[Role, Role]] = (("a", "b"), ("embedding_a", "embedding_b"))
 _OF_QWIX: Mapping[str, Role] = {"_lora_a": "a", "_lora_b": "b"}
+_LARGEST_RANK = 1 << 20
 _WRAPPED = "base_model.model."
 
 _CONFIG, _IN_HEADER = "adapter_config.json", "lora_adapter_metadata"
@@ -79,17 +82,7 @@ class AdapterModule(Struct, frozen=True):
 
     @property
     def is_embedding(self) -> bool:
-        return "embedding_a" in self.tensors
-
-    @property
-    def a(self) -> str:
-        """The tensor of the factor from which the rank goes on."""
-        return self.tensors["embedding_a" if self.is_embedding else "a"]
-
-    @property
-    def b(self) -> str:
-        """The tensor of the other factor."""
-        return self.tensors["embedding_b" if self.is_embedding else "b"]
+        return "_embedding_" in self.tensors["a"][-len(".lora_embedding_A") :]
 
 
 class LoraAdapter(Struct, frozen=True):
@@ -98,14 +91,13 @@ class LoraAdapter(Struct, frozen=True):
     Attributes:
         place: as the user named it.
         plain: the names of tensors that replace those of the base, by the name there.
-        dialect: the programs that write such adapters.
     """
 
     place: str
     reader: Reader
     modules: Sequence[AdapterModule]
     plain: Mapping[str, str]
-    dialect: Literal["peft", "diffusers", "qwix"]
+    dialect: Dialect
 
 
 class AdapterPath(Struct, frozen=True):
@@ -135,32 +127,34 @@ class AdapterPath(Struct, frozen=True):
         reader = open_reader(CheckpointPath.at(self.path))
         folder = self.root if self.root.is_folder() else self.root.parent
         configs = _read_configs(folder, reader)
+        is_peft = (folder / _CONFIG).is_file()
+        is_qwix = not is_peft and any(map(_of_qwix, reader.tensors))
         plain: dict[str, str] = {}
         found: dict[str, dict[Role, str]] = {}
         for name in reader.tensors:
             module, role = _parted(name)
+            if role is None and not (is_peft and name.startswith(_WRAPPED)):
+                raise FormatError(
+                    f"{self.path} has {name!r}, which is no tensor of an adapter: expected names that end in "
+                    f"{', '.join([*list(_ENDINGS)[:2], *_OF_QWIX])}; give the folder of an adapter (lora)"
+                )
             if role is None:
-                plain[module.replace(".base_layer", "")] = name
+                other = plain.setdefault(module.replace(".base_layer", ""), name)
             else:
-                found.setdefault(module, {})[role] = name
-        is_peft = (folder / _CONFIG).is_file()
-        is_qwix = any(_of_qwix(name) for name in reader.tensors)
-        odd = [name for name in plain.values() if not (is_peft and name.startswith(_WRAPPED))]
-        if odd or not reader.tensors:
-            what = f"{odd[0]!r}, which is no tensor of an adapter" if odd else "no tensors"
-            raise FormatError(
-                f"{self.path} has {what}: expected names that end in {', '.join([*list(_ENDINGS)[:2], *_OF_QWIX])}; give the folder of an adapter "
-                "(lora)"
-            )
+                other = found.setdefault(module, {}).setdefault(role, name)
+            if other != name:
+                raise FormatError(
+                    f"{self.path} has both {other!r} and {name!r}; remove the one that is not meant"
+                )
         if is_qwix and self.scale is None:
             raise PlanError(
                 f"{self.path} stores no scale: alpha / rank is a flag of its training; write it behind the adapter: {self.path}=SCALE (lora)"
             )
         modules = [self._module(reader, *each, configs, is_qwix) for each in found.items()]
-        dialect: Literal["peft", "qwix", "diffusers"] = "diffusers"
-        return LoraAdapter(
-            self.path, reader, modules, plain, "peft" if is_peft else "qwix" if is_qwix else dialect
-        )
+        if not modules and not plain:
+            raise FormatError(f"{self.path} has no tensors; give the folder of an adapter (lora)")
+        dialect: Dialect = "peft" if is_peft else "qwix" if is_qwix else "diffusers"
+        return LoraAdapter(self.path, reader, modules, plain, dialect)
 
     def _module(
         self,
@@ -170,28 +164,31 @@ class AdapterPath(Struct, frozen=True):
         configs: Mapping[str, PeftConfig],
         is_qwix: bool,
     ) -> AdapterModule:
-        """A module, by its name in the adapter. FormatError where one of its factors is missing, or its scale is no number."""
-        missing = [pair for pair in _PAIRS if any(role in tensors for role in pair)] or [_PAIRS[0]]
-        for role in missing[0]:
+        """A module, by its name in the adapter. FormatError where a factor is missing, or rank or scale make no sense."""
+        factors: tuple[Role, Role] = ("a", "b")
+        for role in factors:
             if role not in tensors:
                 raise FormatError(
-                    f"{self.path} has {next(iter(tensors.values()))!r}, but not the factor {role[-1].upper()} of {key!r}; restore the adapter from a "
-                    "copy"
+                    f"{self.path} has {next(iter(tensors.values()))!r}, but not the factor {role.upper()} of {key!r}; restore the adapter from a copy"
                 )
         name = key.replace(".base_layer", "")
         config = configs.get(name.partition(".")[0]) or configs.get("")
-        shape = reader.tensors[tensors[missing[0][0]]].spec.shape
-        rank = shape[-1 if is_qwix else 0] if shape else 0
-        scale = 1.0 if self.scale is None else self.scale
+        shape = reader.tensors[tensors["a"]].spec.shape or (0,)
+        rank = shape[-1 if is_qwix else 0]
         if config is not None:
             rank = int(_matching(config.rank_pattern, name, config.r))
-        if rank < 1:
-            raise FormatError(f"{self.path} has the rank {rank} for {name!r}; expected 1 or more")
-        if "alpha" in tensors:
+        scale = 1.0 if self.scale is None else self.scale
+        is_rank = 0 < rank <= _LARGEST_RANK
+        if is_rank and "alpha" in tensors:
             scale /= rank
-        elif config is not None:
+        elif is_rank and config is not None:
             alpha = _matching(config.alpha_pattern, name, config.lora_alpha)
             scale *= alpha / (math.sqrt(rank) if config.use_rslora else rank)
+        if not (is_rank and math.isfinite(scale)):
+            raise FormatError(
+                f"{self.path} has the rank {rank} and the scale {scale} for {name!r}: expected a rank of 1 to {_LARGEST_RANK:,}, and a finite scale; "
+                "restore the adapter from a copy"
+            )
         return AdapterModule(name, tensors, config or PeftConfig(), rank, scale)
 
 
@@ -201,15 +198,13 @@ def _parted(name: str) -> tuple[str, Role | None]:
     for ending, role in _ENDINGS.items():
         if dotted.endswith(ending):
             return dotted.removesuffix(ending).removeprefix(_WRAPPED), role
-    if kernel := _of_qwix(name):
-        return kernel[1].replace("/", ".") + (kernel[3] or "").replace("/", "."), _OF_QWIX[
-            kernel[2]
-        ]
+    if kernel := _of_qwix(dotted):
+        return kernel[1] + (kernel[3] or ""), _OF_QWIX[kernel[2]]
     return dotted.removeprefix(_WRAPPED), None
 
 
 def _of_qwix(name: str) -> re.Match[str] | None:
-    return re.fullmatch(r"(.+)(_lora_[ab])([./]value)?", name)
+    return re.fullmatch(r"(.+)(_lora_[ab])([./]value)?", name, re.DOTALL)
 
 
 def _read_configs(folder: Location, reader: Reader) -> dict[str, PeftConfig]:

@@ -28,6 +28,12 @@ WEIGHTS = ("bfloat16", "float16", "float32", "float64")
 
 _OTHER_BASE = "give the checkpoint that the adapter was trained on, with its names (map)"
 
+_MOST_TARGETS = 6
+"""Parameters of a module, each of which may have any of its factors: a layer of experts has two or three."""
+
+_COMPARED = 20_000
+"""Names that are compared for the nearest one: it takes a second."""
+
 
 class Lora(Struct, frozen=True):
     """The adapters over a checkpoint, as a Computation; each adds to what those before it make."""
@@ -128,15 +134,17 @@ class _Merge:
         wrapped: dict[str, list[AdapterModule]] = {}
         for module in self.adapter.modules:
             if self.adapter.dialect == "qwix":
-                name = self._name(module.name, module.a)
+                name = self._name(module.name, module.tensors["a"])
                 yield self._first(module, name, _kernel_forms(len(self._shape(name))))
             elif module.config.target_parameters and self._found(f"{module.name}.weight") is None:
                 wrapped.setdefault(module.name, []).append(module)
             else:
-                name = self._name(f"{module.name}.weight", module.a)
+                name = self._name(f"{module.name}.weight", module.tensors["a"])
                 yield self._first(module, name, _layer_forms(len(self._shape(name)), module))
             if (bias := module.tensors.get("bias")) is not None:
                 name = self._name(f"{module.name}.bias", bias)
+                if len(self._shape(name)) != 1:
+                    raise self._misfit(name, [bias])
                 sizes = {"o": self._shape(name)[0], RANK: 1}
                 yield name, Addend("o", sizes, module.scale, (Factor(("o",)),)), (bias,)
         for modules in wrapped.values():
@@ -178,7 +186,7 @@ class _Merge:
         if (name := self._found(wanted)) is not None:
             return name
         self._refuse_codes(wanted)
-        near = get_close_matches(wanted[:200], self._dotted, 1, 0.5)
+        near = get_close_matches(wanted[:200], list(self._dotted)[:_COMPARED], 1, 0.5)
         hint = f"; the nearest name is {self._dotted[near[0]]!r}" if near else ""
         raise FormatError(
             f"{self.adapter.place} has {tensor!r}, but {self.base.uri} has no tensor {wanted!r}{hint}; {_OTHER_BASE}"
@@ -196,17 +204,20 @@ class _Merge:
 
     def _fitted(self, module: AdapterModule, name: str, forms: Iterable[_Form]) -> Iterator[_Added]:
         """The addends of the forms that fit."""
-        a, b = (self.adapter.reader.tensors[each].spec.shape for each in (module.a, module.b))
+        given = module.tensors["a"], module.tensors["b"]
+        a, b = (self.adapter.reader.tensors[each].spec.shape for each in given)
         shape = self._shape(name)
         for axes, of_a, of_b in forms:
             sizes = {**dict(zip(axes, shape, strict=False)), RANK: module.rank}
             if len(axes) == len(shape) and of_a.fits(a, sizes) and of_b.fits(b, sizes):
                 shared = set("".join(of_a.groups)) & set("".join(of_b.groups))
                 first = next(one for one in axes if one not in shared)
-                names, factors = (module.a, module.b), (of_a, of_b)
+                names, factors = given, (of_a, of_b)
                 if first not in "".join(of_a.groups):
                     names, factors = names[::-1], factors[::-1]
                 alpha, magnitude = module.tensors.get("alpha"), module.tensors.get("magnitude")
+                if magnitude is not None and "o" not in axes:
+                    raise self._misfit(name, [magnitude])
                 lengths = Factor(("o",) if len(axes) < 3 else ("", "o", *("" for _ in axes[2:])))
                 one = Factor(("",) * len(self.adapter.reader.tensors[alpha].spec.shape)) if alpha else None  # fmt: skip
                 addend = Addend(axes, sizes, module.scale, factors, one, lengths if magnitude else None)  # fmt: skip
@@ -216,7 +227,9 @@ class _Merge:
         """The addend of the first form that fits; FormatError for none."""
         found = next(self._fitted(module, name, forms), None)
         if found is None:
-            raise self._misfit(name, [module.a, module.b], f" and the rank {module.rank}")
+            raise self._misfit(
+                name, [module.tensors["a"], module.tensors["b"]], f" and the rank {module.rank}"
+            )
         return found
 
     def _parameters(self, modules: Sequence[AdapterModule]) -> Iterator[_Added]:
@@ -230,9 +243,8 @@ class _Merge:
         found = [name for n in lasts if (name := self._found(f"{modules[0].name}.{n}")) is not None]
         plain = "oi", Factor((RANK, "i")), Factor(("o", RANK))
         possible: list[list[_Added]] = []
-        for order, names in itertools.product(
-            ("eoi", "eio"), itertools.permutations(found, len(modules))
-        ):
+        chosen = itertools.permutations(found, len(modules)) if len(found) <= _MOST_TARGETS else ()
+        for order, names in itertools.product(("eoi", "eio"), chosen):
             experts = order, Factor((f"e{RANK}", "i")), Factor(("o", f"{RANK}e"))
             pairs = zip(modules, names, strict=True)
             fitted = [next(self._fitted(*pair, (experts, plain)), None) for pair in pairs]

@@ -30,9 +30,13 @@ if TYPE_CHECKING:
 
 RANK = "r"
 
-_ROWS, _COLUMNS = 16, 512
+_ROWS, _COLUMNS = 32, 128
 _MOST_PRODUCTS = 1 << 18
 """Multiplications of a tile: OpenBLAS does so many on the calling thread. More threads of its own only wait for one another."""
+
+
+_SLAB = 30 << 10
+"""Elements that are rounded at once: their float32 is smaller than what malloc gives back to the system (128 KiB)."""
 
 
 class Factor(Struct, frozen=True):
@@ -147,7 +151,7 @@ class LoraFormula(Formula, frozen=True):
 
     @property
     def scratch_bytes(self) -> int:
-        """Arrays of float64, two of them or with a magnitude four, and two of float32."""
+        """Arrays of float64: the base, the product, and as many again with a magnitude or in tiles that a narrow chunk does not fill."""
         return 48
 
     @property
@@ -178,18 +182,38 @@ class _Sum(Calculation):
         super().__init__(formula)
         self._lora = formula
         self._columns: dict[int, tuple[object, Array, slice]] = {}
+        self._memory: dict[str, Array] = {}
 
     def compute(self, box: Box, operands: Sequence[Any], out: Any) -> None:
         if self._lora.is_copied:
             out[...] = operands[0]
             return
-        base, rest = _widened(operands[0]), iter(operands[1:])
+        base, rest = self._wide_base(operands[0]), iter(operands[1:])
         values = base
         with np.errstate(all="ignore"):
             for number, addend in enumerate(self._lora.addends):
                 mine = [next(rest) for _ in addend.operands]
                 values = self._added(number, box, mine, base, values)
-        round_into(out, np.ascontiguousarray(values, np.float64))
+        flat, target = np.ascontiguousarray(values).reshape(-1), out.reshape(-1)
+        for start in range(0, len(flat), _SLAB):
+            round_into(target[start : start + _SLAB], flat[start : start + _SLAB])
+
+    def _wide_base(self, elements: Array) -> Array:
+        if elements.dtype.name == "bfloat16":
+            bits = self._kept("bits", elements.shape, np.uint32)
+            bits[...] = elements.view(np.uint16)
+            bits <<= 16
+            elements = bits.view(np.float32)
+        wide = self._kept("base", elements.shape, np.float64)
+        wide[...] = elements
+        return wide
+
+    def _kept(self, name: str, shape: Sequence[int], dtype: Any) -> Array:
+        """Memory that is used again for the next window: malloc would give it back to the system each time."""
+        size = math.prod(shape)
+        if name not in self._memory or self._memory[name].size < size:
+            self._memory[name] = np.empty(size, dtype)
+        return self._memory[name][:size].reshape(shape)
 
     def _added(
         self, number: int, box: Box, operands: list[Array], base: Array, values: Array
@@ -197,19 +221,22 @@ class _Sum(Calculation):
         """The values so far with one more addend."""
         addend = self._lora.addends[number]
         magnitude = operands.pop() if addend.magnitude is not None else None
-        scale: Any = np.float64(addend.scale)
+        scale: Any = addend.scale
         if addend.alpha is not None:
-            scale *= operands.pop().astype(np.float64).reshape(())
+            scale = scale * operands.pop().astype(np.float64).reshape(())
         if len(operands) > 1:
             product = self._product(number, box, operands, scale)
         else:
-            product = _widened(operands[0]) * scale
+            product = operands[0].astype(np.float64) * scale
         if magnitude is None:
-            return np.add(product, values)
+            product += values
+            return product
         # The length is that of the base with this product alone, whatever was added before.
         across = tuple(dim for dim, one in enumerate(addend.axes) if one != "o")
         length = np.sqrt(np.square(product + base).sum(axis=across, keepdims=True))
-        return (product + values) * (magnitude.astype(np.float64).reshape(length.shape) / length)
+        product += values
+        product *= magnitude.astype(np.float64).reshape(length.shape) / length
+        return product
 
     def _product(self, number: int, box: Box, factors: Sequence[Array], scale: Any) -> Array:
         """The product of two factors, in tiles of one size at fixed places: so an element has the same bits in windows of any size."""
@@ -223,7 +250,7 @@ class _Sum(Calculation):
             """A factor in tiles, with the rank last, and the wanted places in all of them."""
             part = addend.factors[which].turned(factors[which], batch + own + RANK, spans, sizes)
             count = math.prod(part.shape[: len(batch)])
-            flat = _widened(part).reshape(count, -1, sizes[RANK])
+            flat = part.reshape(count, -1, sizes[RANK])
             before = spans[own[0]][0] * math.prod(sizes[one] for one in own[1:]) % size
             wanted = slice(before, before + flat.shape[1])
             padded = np.zeros((count, -(-wanted.stop // size) * size, sizes[RANK]))
@@ -241,18 +268,10 @@ class _Sum(Calculation):
         (left, high), (_, right, wide) = tiles(0, rows, _ROWS), self._columns[number]
         left *= scale
         count, down, across = len(left), left.shape[1], right.shape[2]
-        flat = np.empty((count, down, _ROWS, across, size))
+        flat = self._kept(f"product {number}", (count, down, _ROWS, across, size), np.float64)
         np.matmul(left[:, :, None], right, out=flat.swapaxes(2, 3))
         order = batch + rows + columns
         found = flat.reshape(count, down * _ROWS, across * size)[:, high, wide]
         found = found.reshape([spans[one][1] - spans[one][0] for one in order])
-        return found.transpose([order.index(one) for one in addend.axes])
-
-
-def _widened(elements: Array) -> Array:
-    """The same numbers in a type of numpy: bfloat16 as float32, without ml_dtypes' loop over elements."""
-    if elements.dtype.name != "bfloat16":
-        return elements
-    bits = elements.view(np.uint16).astype(np.uint32)
-    bits <<= 16
-    return bits.view(np.float32)
+        result: Array = found.transpose([order.index(one) for one in addend.axes])
+        return result

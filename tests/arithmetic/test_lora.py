@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 import reshard
 from reshard.arithmetic.asked import computed
+from reshard.arithmetic.lora import Lora
 from reshard.arithmetic.lora_formula import Addend, Factor, LoraFormula
 from reshard.checkpoint import OpenedCheckpoint
 from reshard.conversion.check_target import check_target
@@ -164,6 +165,26 @@ def test_adapters_of_diffusers(tmp_path: Path, dialect: str) -> None:
     assert np.array_equal(merged(base, f"{given}=2")[UNET], sum_of(BASE[Q], (2 * scale, B, A)))
 
 
+def test_variables_of_nnx_and_files_of_a_trainer(tmp_path: Path) -> None:
+    reshard.save(tmp_path / "base", {"mlp": {"kernel": {"value": BASE[Q].T.copy()}}})
+    factors = {"kernel_lora_a": {"value": A.T.copy()}, "kernel_lora_b": {"value": B.T.copy()}}
+    reshard.save(tmp_path / "lora", {"mlp": factors})
+    found = merged(tmp_path / "base", f"{tmp_path / 'lora'}=1.5")
+    assert np.array_equal(found["mlp/kernel/value"], sum_of(BASE[Q], (1.5, B, A)).T)
+    given = adapter(tmp_path / "checkpoint-500", FACTORS)
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "README.md"):
+        (given / name).write_bytes(b"of the trainer")
+    assert np.array_equal(merged(based(tmp_path / "hf"), given)[Q], sum_of(BASE[Q], (1.5, B, A)))
+
+
+def test_a_record_names_the_adapter_again(tmp_path: Path) -> None:
+    """A name that ends like a scale is written with one."""
+    adapters = tmp_path / "lora", f"{tmp_path}/r=8=1", f"{tmp_path / 'lora'}=0.5"
+    values = [str(tmp_path / "lora"), f"{tmp_path}/r=8=1", f"{tmp_path / 'lora'}=0.5"]
+    assert Lora.asked(adapters).option == ("lora", values)
+    assert Lora.asked(values).text == Lora.asked(adapters).text
+
+
 def test_a_trained_tensor_comes_first_and_is_cast(tmp_path: Path) -> None:
     trained = {PEFT + "model.embed.base_layer.weight": normal(50, 24, dtype=np.float64), PEFT + BIAS: BASE[BIAS] + BASE[BIAS]}  # fmt: skip
     of_embed = {PEFT + "model.embed.lora_embedding_A": normal(4, 50), PEFT + "model.embed.lora_embedding_B": normal(24, 4)}  # fmt: skip
@@ -172,6 +193,18 @@ def test_a_trained_tensor_comes_first_and_is_cast(tmp_path: Path) -> None:
     assert np.array_equal(found[EMBED], (base + 1.5 * (b.astype(float) @ a).T).astype(np.float32))
     assert np.array_equal(found[BIAS], BASE[BIAS] + BASE[BIAS])
     assert np.array_equal(found[Q], BASE[Q])
+
+
+def test_codes_are_made_weights_first(tmp_path: Path) -> None:
+    scale = np.array([[0.25]], np.float32)
+    base = based(tmp_path / "base", {Q: CODES, f"{Q}_scale_inv": scale})
+    given = adapter(tmp_path / "lora", FACTORS)
+    reshard.convert(base, tmp_path / "made", dequantize="bfloat16", lora=[given], to="orbax")
+    weight = (CODES.astype(np.float32) * 0.25).astype(BF16)
+    found = flat(reshard.restore(tmp_path / "made"))
+    assert [*found] == [Q]
+    assert np.array_equal(found[Q], sum_of(weight, (1.5, B, A)))
+    assert reshard.verify(base, tmp_path / "made").equal
 
 
 @pytest.mark.parametrize("most", [1, 100, 1 << 16])
@@ -216,7 +249,24 @@ REFUSED: dict[str, tuple[dict[str, Any], type[ReshardError], str]] = {
         r"'model.layers.0.q.weight' of \S+base, bfloat16 \[40, 72\]; give the checkpoint",
     ),
     "another rank": ({"config": {**CONFIG, "r": 8}}, FormatError, r"and the rank 8, which does not fit '"),
-    "no rank": ({"config": {**CONFIG, "r": 0}}, FormatError, r"lora has the rank 0 for 'model.layers.0.q'; expected 1 or more$"),
+    "no rank": ({"config": {**CONFIG, "r": 0}}, FormatError, r"lora has the rank 0 and the scale 1.0 for 'model.layers.0.q': expected a rank of 1 to 1,048,576, and a finite scale; restore"),
+    "no scale": ({"config": {**CONFIG, "lora_alpha": float("inf")}}, FormatError, r"has the rank 4 and the scale inf for 'model.layers.0.q': expected a rank"),
+    "two tensors for one factor": (
+        {"tensors": {**FACTORS, f"{PEFT}model.layers.0.q.lora_down.weight": A}},
+        FormatError,
+        r"lora has both '\S+lora_A.weight' and '\S+lora_down.weight'; remove the one that is not meant$",
+    ),
+    "no tensors": ({"tensors": {}}, FormatError, r"lora has no tensors; give the folder of an adapter \(lora\)$"),
+    "a magnitude of another shape": (
+        {"tensors": {**FACTORS, f"{PEFT}model.layers.0.q.lora_magnitude_vector": normal(39)}},
+        FormatError,
+        r"has '\S+lora_magnitude_vector', float32 \[39\], which does not fit 'model.layers.0.q.weight' of ",
+    ),
+    "factors of integers": (
+        {"tensors": {k: v.astype(np.int32) for k, v in FACTORS.items()}},
+        FormatError,
+        r"has '\S+lora_B.weight', int32 \[40, 4\], which does not fit 'model.layers.0.q.weight' of ",
+    ),
     "one factor": (
         {"tensors": {k: v for k, v in FACTORS.items() if "lora_B" in k}},
         FormatError,
