@@ -7,6 +7,8 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,8 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(4 << 30))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+# numpy begins a thread for each processor, which spins for a while: a fifth of what each process takes to import it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tables fill the width of the terminal, and tests compare their text.
 os.environ["COLUMNS"] = "120"
 # Hypothesis gives examples no deadline, which would measure how busy the machine is. By default a few examples, always the
@@ -134,6 +138,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(
             key=lambda item: (_group(item) not in _LONG_GROUPS, -sizes[_group(item)], _group(item))
         )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Without the collector of garbage, which looks through the same modules and tests again and again, for a quarter of the time."""
+    gc.disable()
+    try:
+        if hasattr(session.config, "workerinput"):
+            _import_own_share(session.config)
+        return (yield)
+    finally:
+        gc.enable()
+
+
+def _import_own_share(config: pytest.Config) -> None:
+    """Each worker of a whole run first imports some of the test files, so that each finds most of them compiled by another.
+
+    In a fresh checkout pytest rewrites the assertions of all of them, which takes as long as all else before the first test.
+    """
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    number, workers = int(config.workerinput["workerid"][2:]), config.workerinput["workercount"]  # type: ignore[attr-defined]
+    tests = Path(__file__).parent
+    for path in sorted(tests.rglob("test_*.py"))[number::workers]:
+        is_left_out = config.getoption("quick") and _room(path) in _SLOW_ROOMS
+        if not is_left_out and not (path.parent / "__init__.py").exists():
+            with suppress(Exception):  # is found again by what collects, and told there
+                import_module(".".join(path.relative_to(tests.parent).with_suffix("").parts))
 
 
 def _group(item: pytest.Item) -> str:

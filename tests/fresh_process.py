@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -32,6 +33,9 @@ def run_fresh(code: str, *args: str) -> Outcome:
     """Runs Python ``code`` with ``sys.argv[1:]`` as given; it must succeed."""
     inner = [sys.executable, "-c", textwrap.dedent(code), *args]
     outer = [sys.executable, "-S", "-c", textwrap.dedent(_LAUNCH), *inner]
-    done = subprocess.run(outer, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    usual = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}  # of the tests
+    done = subprocess.run(
+        outer, stdout=subprocess.PIPE, text=True, check=True, timeout=300, env=usual
+    )
     *printed, peak = done.stdout.splitlines()
     return Outcome(json.loads(printed[0]) if printed else None, int(peak) << 10)

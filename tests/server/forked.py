@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import runpy
 import signal
@@ -21,9 +20,7 @@ from reshard_server.worker import child, children, convert, template
 from reshard_server.worker.child import die_with_parent
 
 from reshard import Progress
-
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.server.imported"])
+from tests.forkserver import forkserver
 
 STEP_BACK = "TESTED_CHILDREN_STEP_BACK"
 """The variable with which the children of servers step back for them, as they do elsewhere."""
@@ -42,7 +39,7 @@ class Forked:
         self, words: Sequence[object], env: dict[str, str], cwd: Path, stdout: Path, stderr: Path
     ) -> None:
         texts = [str(word) for word in words]
-        self._process = _FORKS.Process(target=_run, args=(texts, env, cwd, stdout, stderr))
+        self._process = forkserver().Process(target=_run, args=(texts, env, cwd, stdout, stderr))
         self._process.start()
         assert self._process.pid
         self.pid: int = self._process.pid

@@ -10,7 +10,6 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -25,8 +24,8 @@ from reshard.storage import host, target
 from reshard.storage.buckets import lease, objects
 from reshard.storage.buckets.clouds import CLOUDS
 from tests.emulators.no_clock import no_clock
+from tests.forkserver import forkserver
 
-PRELOADED = ["tests.robustness.buckets.children"]
 PART_BYTES = 1 << 16
 
 
@@ -92,8 +91,7 @@ def start_call(
     prepare: Callable[[], None] | None = None,
 ) -> Child:  # fmt: skip
     """As ``start``, of another public function."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context = forkserver()
     here, there = context.Pipe(duplex=False)
     process = context.Process(
         target=_call, args=(there, dict(environment), name, arguments, options, prepare)

@@ -1,6 +1,6 @@
 """Conversions in a process of their own that kill themselves at a chosen point; loads neither jax nor Orbax.
 
-The processes are forked from one that has imported reshard and nothing else, so that each takes
+The processes are forked from one that has imported reshard (``tests/forkserver.py``), so that each takes
 milliseconds to start.
 """
 
@@ -12,7 +12,6 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,10 +19,10 @@ import reshard
 from reshard.conversion import convert as convert_module  # noqa: F401 - so that forked processes have it
 from reshard.deltas import make_delta as delta_module  # noqa: F401  so that forked processes have it
 from reshard.engine import task_stream
+from tests.forkserver import forkserver
 from tests.robustness.faults.seam import CHANGES, Call, Go, at_the_seam
 
 When = Literal["before", "after", "torn"]
-PRELOADED = ["tests.robustness.crash.killing"]
 ENDING_S = 300
 """A process that has not ended by then hangs, however busy the machine is."""
 
@@ -69,9 +68,7 @@ def run_call_killed_at(number: int, root: Path, name: str, *arguments: Any, **op
 
 
 def _run(what: Callable[..., None], *arguments: Any) -> int:
-    context = get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    child = context.Process(target=what, args=arguments)
+    child = forkserver().Process(target=what, args=arguments)
     child.start()
     child.join(ENDING_S)
     assert child.exitcode is not None, "it hangs"

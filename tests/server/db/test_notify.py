@@ -123,6 +123,8 @@ def test_a_connection_that_leads_nowhere_is_noticed(
 ) -> None:
     monkeypatch.setattr(listening, "ASK_SECONDS", 0.2)
     monkeypatch.setattr(listening, "LONGEST_PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(listening, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(listening.BoundedConnection, "answer_seconds", 1.0)
     with (
         tempfile.TemporaryDirectory(prefix="p-") as sockets,  # short enough for a socket's name
         proxied(postgres.new_database(), Path(sockets)) as proxy,
@@ -153,11 +155,14 @@ def test_an_idle_replica_starts_what_another_recorded_at_once(
         live(
             tmp_path / "b",
             database_url=url,
-            waits={"reshard_server.db.connections.SELDOM_SECONDS": 3600},
+            waits={
+                f"{listening.__name__}.SELDOM_SECONDS": 3600,
+                f"{listening.__name__}.LOOK_SECONDS": 0.2,
+            },
         ) as idle,
         asked.client() as client,
     ):
-        time.sleep(3)  # until it looks seldom
+        time.sleep(1)  # until it looks seldom
         for number in range(3):
             wish = {"source": "data/none", "target": f"data/{number}"}
             found = client.post("/v1/conversions", json=wish).json()
