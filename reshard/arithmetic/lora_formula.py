@@ -35,10 +35,6 @@ _MOST_PRODUCTS = 1 << 18
 """Multiplications of a tile: OpenBLAS does so many on the calling thread. More threads of its own only wait for one another."""
 
 
-_SLAB = 30 << 10
-"""Elements that are rounded at once: their float32 is smaller than what malloc gives back to the system (128 KiB)."""
-
-
 class Factor(Struct, frozen=True):
     """A tensor of an adapter: for each of its dimensions, the axes that are joined in it; "" for a dimension of size 1."""
 
@@ -194,9 +190,7 @@ class _Sum(Calculation):
             for number, addend in enumerate(self._lora.addends):
                 mine = [next(rest) for _ in addend.operands]
                 values = self._added(number, box, mine, base, values)
-        flat, target = np.ascontiguousarray(values).reshape(-1), out.reshape(-1)
-        for start in range(0, len(flat), _SLAB):
-            round_into(target[start : start + _SLAB], flat[start : start + _SLAB])
+        round_into(out, np.ascontiguousarray(values))
 
     def _wide_base(self, elements: Array) -> Array:
         if elements.dtype.name == "bfloat16":

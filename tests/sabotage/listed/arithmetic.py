@@ -148,4 +148,20 @@ SABOTAGES = (
         "    if False:\n",
         (f"{OPTIONS}::test_the_target_has_weights_and_its_files_say_nothing_of_codes",),
     ),
+    Sabotage(
+        "dora-of-sums",
+        "the length of a row is that of all adapters so far",
+        "reshard/arithmetic/lora_formula.py",
+        "np.square(product + base)",
+        "np.square(product + values)",
+        ("tests/arithmetic/test_lora_and_peft.py::test_a_merge_is_that_of_peft[two_of_dora]",),
+    ),
+    Sabotage(
+        "rslora-forgotten",
+        "the scale of an adapter ignores rsLoRA",
+        "reshard/arithmetic/adapters.py",
+        "(math.sqrt(rank) if config.use_rslora else rank)",
+        "rank",
+        ("tests/arithmetic/test_lora_and_peft.py::test_a_merge_is_that_of_peft[rslora]",),
+    ),
 )
