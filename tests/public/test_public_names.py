@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PUBLIC = [
     "ArrayProof", "BegunParts", "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "CheckpointWarning", "CleanedVersions",
     "ConversionPlan", "ConversionReport", "ConvertOptions", "CorruptError", "DeltaChecksum", "DeltaEncoding", "DeltaReceiver",
-    "DeltaReport", "DeltaTensor", "DeviceMesh", "DiffReport", "Encoding", "FileVerdict", "FilesOf", "Fingerprint",
+    "DeltaReport", "DeltaTensor", "Dequantized", "DeviceMesh", "DiffReport", "Encoding", "FileVerdict", "FilesOf", "Fingerprint",
     "FixedShardsPartitioner", "ForbiddenError", "FormatError", "FormatName", "Grid", "Identification", "IdentityMode",
     "IdentityReport", "IdentityVerdict", "IncompleteCheckpointError", "IndexedSlices", "Item", "LayoutError",
     "LayoutMap", "LayoutPreview", "LayoutWarning", "LeafDiff", "Leftovers", "Limits", "MapSummary",
