@@ -1,4 +1,4 @@
-"""Arithmetic in the stream beside the least that it needs: ``python -m benchmarks.arithmetic.run [averages] [--mib 512] [--rounds 3]``.
+"""Arithmetic in the stream beside the least that it needs: ``python -m benchmarks.arithmetic.run [averages] [lora] [--mib 512] [--rounds 3]``.
 
 Each contender is a fresh process, in turn, each round beginning with another, timed until its output is on the disk. With ``--cold`` the
 sources are dropped from the system's cache before each.
@@ -7,6 +7,7 @@ sources are dropped from the system's cache before each.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import statistics
@@ -17,12 +18,18 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+
 from benchmarks.conversion.rounds import REPOSITORY, tell
 from benchmarks.measure import Cost, run_once
 
 RESHARD = str(Path(sys.executable).parent / "reshard")
 AVERAGE = [sys.executable, "-m", "benchmarks.peers.average_by_hand"]
+BUDGET = ["--quiet", "--max-memory", "1GiB"]
 INPUTS = 8
+SIZE, RANKS = 4096, (16, 32)
 LIMIT_S = 1800
 
 
@@ -31,13 +38,45 @@ def averages(given: argparse.Namespace, work: Path) -> None:
     sources = [str(work / str(number)) for number in range(INPUTS)]
     for number, source in enumerate(sources):
         subprocess.run([*AVERAGE, "make", str(given.mib), str(number), source], cwd=REPOSITORY, check=True)  # fmt: skip
-    budget = ["--quiet", "--max-memory", "1GiB"]
     commands = {
         "read eight, write one": [*AVERAGE, "read", *sources],
         "by hand, whole tensors": [*AVERAGE, "mean", *sources],
-        "reshard convert of one": [RESHARD, "convert", *budget, sources[0]],
-        "reshard merge of eight": [RESHARD, "merge", *budget, *sources],
+        "reshard convert of one": [RESHARD, "convert", *BUDGET, sources[0]],
+        "reshard merge of eight": [RESHARD, "merge", *BUDGET, *sources],
     }
+    _compare(f"{INPUTS} checkpoints of {given.mib} MiB", commands, given, work)
+
+
+def lora(given: argparse.Namespace, work: Path) -> None:
+    """An adapter merged into every weight of a base, bfloat16 of 4096 × 4096, beside a plain conversion of it."""
+    rng = np.random.default_rng(0)
+    names = [f"model.layers.{number}.mlp.up_proj" for number in range(max(1, given.mib // 32))]
+    weight = rng.normal(size=(SIZE, SIZE)).astype(ml_dtypes.bfloat16)
+    for folder in ("base", *map(str, RANKS)):
+        (work / folder).mkdir()
+    for number, name in enumerate(names):
+        save_file({f"{name}.weight": weight}, work / "base" / f"model-{number:05}.safetensors")
+    convert = [RESHARD, "convert", *BUDGET, str(work / "base")]
+    commands = {"reshard convert": convert}
+    for rank in RANKS:
+        folder = work / str(rank)
+        shapes = {"A": (rank, SIZE), "B": (SIZE, rank)}
+        factors = {
+            f"base_model.model.{name}.lora_{factor}.weight": rng.normal(size=shape).astype(np.float32)
+            for name in names
+            for factor, shape in shapes.items()
+        }  # fmt: skip
+        save_file(factors, folder / "adapter_model.safetensors")
+        config = {"peft_type": "LORA", "r": rank, "lora_alpha": 0.01}
+        (folder / "adapter_config.json").write_text(json.dumps(config))
+        commands[f"with an adapter of rank {rank}"] = [*convert, "--lora", str(folder)]
+    _compare(f"a base of {given.mib} MiB", commands, given, work)
+
+
+def _compare(
+    what: str, commands: dict[str, list[str]], given: argparse.Namespace, work: Path
+) -> None:
+    """Runs the commands in turn, each with a target behind, and prints a table of all beside the first."""
     costs: dict[str, list[Cost]] = defaultdict(list)
     names = list(commands)
     for turn in range(given.rounds):
@@ -49,8 +88,8 @@ def averages(given: argparse.Namespace, work: Path) -> None:
             tell(f"round {turn + 1}/{given.rounds}: {name}: {costs[name][-1].wall_s:.2f} s")
             shutil.rmtree(target)
     least = costs[names[0]]
-    print(f"\n{INPUTS} checkpoints of {given.mib} MiB, {'cold' if given.cold else 'warm'}\n")
-    print("| medians | wall s | CPU s | peak MiB | × reading and writing |")
+    print(f"\n{what}, {'cold' if given.cold else 'warm'}\n")
+    print(f"| medians | wall s | CPU s | peak MiB | × {names[0]} |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for name in names:
         found = costs[name]
@@ -70,7 +109,7 @@ def _forget(folder: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-PARTS: dict[str, Callable[[argparse.Namespace, Path], None]] = {"averages": averages}
+PARTS: dict[str, Callable[[argparse.Namespace, Path], None]] = {"averages": averages, "lora": lora}
 
 
 def main() -> None:

@@ -1,58 +1,52 @@
 """Adapter: an open LoRA adapter, with its tensors by the module that each belongs to, whichever program wrote it.
 
 PEFT has ``adapter_config.json`` beside tensors ``base_model.model.<module>.lora_A.weight``, diffusers the same names without the beginning,
-kohya ``lora_unet_<module>.lora_down.weight`` with ``.alpha``, and Qwix, which MaxText uses, ``<kernel>_lora_a`` beside the kernel's name.
+and Qwix, which MaxText uses, ``<kernel>_lora_a`` beside the kernel's name.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from reshard.arguments import adapter_of
+from reshard.arithmetic.lora_formula import Role
 from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Reader
 from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.formats.safe_json import json_value, read_bytes
 from reshard.patterns.compile import Pattern, compile_pattern
-from reshard.storage.location import Location, locate, real_text
+from reshard.storage.location import Location, locate
 
-Dialect = Literal["peft", "diffusers", "qwix"]
-"""The programs that write adapters of one form."""
-
-Role = Literal["a", "b", "bias", "alpha", "magnitude"]
-
-_ENDINGS: Mapping[str, Role] = {
-    ".lora_A.weight": "a", ".lora_B.weight": "b", ".lora_B.bias": "bias",
-    ".lora_embedding_A": "a", ".lora_embedding_B": "b",
-    ".lora_magnitude_vector": "magnitude", ".lora_magnitude_vector.weight": "magnitude",
-    ".lora_down.weight": "a", ".lora_up.weight": "b", ".lora.down.weight": "a", ".lora.up.weight": "b", ".alpha": "alpha",
+_ENDINGS: Mapping[str, tuple[Role, str]] = {
+    ".lora_A.weight": ("a", ".weight"), ".lora_B.weight": ("b", ".weight"), ".lora_B.bias": ("bias", ".weight"),
+    ".lora_embedding_A": ("a", ".weight"), ".lora_embedding_B": ("b", ".weight"),
+    ".lora_magnitude_vector": ("magnitude", ".weight"), ".lora_magnitude_vector.weight": ("magnitude", ".weight"),
+    ".lora.down.weight": ("a", ".weight"), ".lora.up.weight": ("b", ".weight"),
+    "_lora_a": ("a", ""), "_lora_b": ("b", ""), "_lora_a.value": ("a", ".value"), "_lora_b.value": ("b", ".value"),
 }  # fmt: skip
-_OF_QWIX: Mapping[str, Role] = {"_lora_a": "a", "_lora_b": "b"}
+"""The ends of names, with the roles of tensors, and the end that the weight has in the base."""
 _LARGEST_RANK = 1 << 20
 _WRAPPED = "base_model.model."
 
 _CONFIG, _IN_HEADER = "adapter_config.json", "lora_adapter_metadata"
-_REFUSED = (
-    "layer_replication", "use_qalora", "alora_invocation_tokens", "trainable_token_indices", "use_bdlora", "arrow_config", "kasa_config",
-    "monteclora_config", "velora_config",
+_REFUSED = {"peft_type": "(?!LORA$)", "init_lora_weights": "pissa|olora|corda|loftq|lora_ga"} | dict.fromkeys(
+    ("layer_replication", "use_qalora", "alora_invocation_tokens", "trainable_token_indices", "use_bdlora", "arrow_config", "kasa_config",
+    "monteclora_config", "velora_config"), r"(?!(None|False|\[\]|\{\})$)",
 )  # fmt: skip
-"""Options of PEFT under which a merged weight is more than one product."""
-_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Initialisations that took a part out of the base; a config that peft has converted has others."""
+"""Options of PEFT, with values under which a merged weight is more than a product: some initialisations took a part out of the base."""
 
 
 class PeftConfig(Struct, frozen=True):
     """The members of ``adapter_config.json`` that a merge depends on; patterns are of the ends of modules' names."""
 
-    peft_type: str = "LORA"
     r: int = 8
     lora_alpha: float = 8
     use_rslora: bool = False
@@ -60,7 +54,10 @@ class PeftConfig(Struct, frozen=True):
     alpha_pattern: dict[str, float] | None = None
     fan_in_fan_out: bool = False
     target_parameters: list[str] | None = None
-    init_lora_weights: bool | str | None = True
+
+
+Configs = Mapping[str, PeftConfig]
+Tensors = dict[Role, str]
 
 
 class AdapterModule(Struct, frozen=True):
@@ -68,43 +65,36 @@ class AdapterModule(Struct, frozen=True):
 
     Attributes:
         name: as the base should have it, with "." between parts.
+        ending: of its weight there; only PEFT and diffusers have ".weight".
         tensors: the names of its tensors in the adapter, by role.
-        config: the defaults, for an adapter that has none.
         rank: of the product of the factors.
-        scale: of the product, with the user's; without ``alpha`` where that is a tensor.
+        scale: of the product, with the user's.
     """
 
     name: str
-    tensors: Mapping[Role, str]
+    ending: str
+    tensors: Tensors
     config: PeftConfig
     rank: int
     scale: float
-
-    @property
-    def is_embedding(self) -> bool:
-        return "_embedding_" in self.tensors["a"][-len(".lora_embedding_A") :]
 
 
 class LoraAdapter(Struct, frozen=True):
     """An open adapter.
 
     Attributes:
-        place: as the user named it.
         plain: the names of tensors that replace those of the base, by the name there.
     """
 
-    place: str
     reader: Reader
     modules: Sequence[AdapterModule]
     plain: Mapping[str, str]
-    dialect: Dialect
+    is_peft: bool
 
 
 class AdapterPath(Struct, frozen=True):
-    """An adapter that a call names, ``given`` from any folder, and the scale that the user gave; None for none."""
+    """An adapter that a call names, and the scale that the user gave; None for none."""
 
-    given: str
-    path: str
     root: Location
     scale: float | None = None
 
@@ -114,146 +104,103 @@ class AdapterPath(Struct, frozen=True):
         path, scale = adapter_of(text)
         if scale is not None and not math.isfinite(scale):
             raise PlanError(f"the scale of {text!r} should be a finite number (lora)")
-        root = locate(path)
-        return cls(str(root) + text.removeprefix(path), path, root, scale)
+        return cls(locate(path), scale)
 
-    @property
-    def text(self) -> str:
-        """The same for every name of the place."""
-        return real_text(self.root) + ("" if self.scale is None else f"={self.scale!r}")
+    def named(self, place: str) -> str:
+        """The text that asks for it, with that name of its place."""
+        return place if self.scale is None else f"{place}={self.scale!r}"
 
     def open(self) -> LoraAdapter:
         """The open adapter. Raises FormatError, naming what is not understood; PlanError for a scale that is missing."""
-        reader = open_reader(CheckpointPath.at(self.path))
-        folder = self.root if self.root.is_folder() else self.root.parent
-        configs = _read_configs(folder, reader)
-        is_peft = (folder / _CONFIG).is_file()
-        is_qwix = not is_peft and any(map(_of_qwix, reader.tensors))
+        place = str(self.root)
+        reader = open_reader(CheckpointPath.at(place))
+        file = (self.root if self.root.is_folder() else self.root.parent) / _CONFIG
+        is_peft = file.is_file()
         plain: dict[str, str] = {}
-        found: dict[str, dict[Role, str]] = {}
+        found: dict[tuple[str, str], Tensors] = {}
         for name in reader.tensors:
-            module, role = _parted(name)
-            if role is None and not (is_peft and name.startswith(_WRAPPED)):
-                raise FormatError(
-                    f"{self.path} has {name!r}, which is no tensor of an adapter: expected names that end in "
-                    f"{', '.join([*list(_ENDINGS)[:2], *_OF_QWIX])}; give the folder of an adapter (lora)"
-                )
-            if role is None:
-                other = plain.setdefault(module.replace(".base_layer", ""), name)
+            dotted = name.replace("/", ".")
+            ending = next(filter(dotted.endswith, _ENDINGS), "")
+            stem = dotted.removesuffix(ending).removeprefix(_WRAPPED)
+            if ending:
+                role, rest = _ENDINGS[ending]
+                other = found.setdefault((stem, rest), {}).setdefault(role, name)
+            elif is_peft and name.startswith(_WRAPPED):
+                other = plain.setdefault(stem.replace(".base_layer", ""), name)
             else:
-                other = found.setdefault(module, {}).setdefault(role, name)
+                raise FormatError(
+                    f"{place} has {name!r}, which is no tensor of an adapter: expected names that end in {', '.join(_ENDINGS)}; give the folder of "
+                    "an adapter (lora)"
+                )
             if other != name:
                 raise FormatError(
-                    f"{self.path} has both {other!r} and {name!r}; remove the one that is not meant"
+                    f"{place} has both {other!r} and {name!r}; remove the one that is not meant"
                 )
-        if is_qwix and self.scale is None:
-            raise PlanError(
-                f"{self.path} stores no scale: alpha / rank is a flag of its training; write it behind the adapter: {self.path}=SCALE (lora)"
-            )
-        modules = [self._module(reader, *each, configs, is_qwix) for each in found.items()]
-        if not modules and not plain:
-            raise FormatError(f"{self.path} has no tensors; give the folder of an adapter (lora)")
-        dialect: Dialect = "peft" if is_peft else "qwix" if is_qwix else "diffusers"
-        return LoraAdapter(self.path, reader, modules, plain, dialect)
+        if not found and not plain:
+            raise FormatError(f"{place} has no tensors; give the folder of an adapter (lora)")
+        configs = _read_configs(file, reader)
+        modules = [self._module(reader, *key, each, configs) for key, each in found.items()]
+        return LoraAdapter(reader, modules, plain, is_peft)
 
     def _module(
-        self,
-        reader: Reader,
-        key: str,
-        tensors: Mapping[Role, str],
-        configs: Mapping[str, PeftConfig],
-        is_qwix: bool,
+        self, reader: Reader, stem: str, ending: str, tensors: Tensors, configs: Configs
     ) -> AdapterModule:
         """A module, by its name in the adapter. FormatError where a factor is missing, or rank or scale make no sense."""
-        factors: tuple[Role, Role] = ("a", "b")
-        for role in factors:
-            if role not in tensors:
-                raise FormatError(
-                    f"{self.path} has {next(iter(tensors.values()))!r}, but not the factor {role.upper()} of {key!r}; restore the adapter from a copy"
-                )
-        name = key.replace(".base_layer", "")
-        config = configs.get(name.partition(".")[0]) or configs.get("")
-        shape = reader.tensors[tensors["a"]].spec.shape or (0,)
-        rank = shape[-1 if is_qwix else 0]
-        if config is not None:
-            rank = int(_matching(config.rank_pattern, name, config.r))
-        scale = 1.0 if self.scale is None else self.scale
-        is_rank = 0 < rank <= _LARGEST_RANK
-        if is_rank and "alpha" in tensors:
-            scale /= rank
-        elif is_rank and config is not None:
-            alpha = _matching(config.alpha_pattern, name, config.lora_alpha)
-            scale *= alpha / (math.sqrt(rank) if config.use_rslora else rank)
-        if not (is_rank and math.isfinite(scale)):
+        if lacking := sorted({"a", "b"} - tensors.keys()):
             raise FormatError(
-                f"{self.path} has the rank {rank} and the scale {scale} for {name!r}: expected a rank of 1 to {_LARGEST_RANK:,}, and a finite scale; "
+                f"{self.root} has {next(iter(tensors.values()))!r}, but not the factor {lacking[0].upper()} of {stem!r}; restore the adapter from a "
+                "copy"
+            )
+        name = stem.replace(".base_layer", "")
+        config = configs.get(name.partition(".")[0]) or configs.get("")
+        if config is None:
+            if ending != ".weight" and self.scale is None:
+                raise PlanError(
+                    f"{self.root} stores no scale: alpha / rank is a flag of its training; write it behind the adapter: {self.root}=SCALE (lora)"
+                )
+            shape = reader.tensors[tensors["a"]].spec.shape or (0,)
+            rank = shape[0 if ending == ".weight" else -1]
+            config = PeftConfig(rank, rank)
+        rank = int(_matching(config.rank_pattern, name, config.r))
+        alpha = _matching(config.alpha_pattern, name, config.lora_alpha)
+        size = max(1, rank)  # others are refused below
+        scale = alpha / (math.sqrt(size) if config.use_rslora else size)
+        scale *= 1 if self.scale is None else self.scale
+        if not (0 < rank <= _LARGEST_RANK and math.isfinite(scale)):
+            raise FormatError(
+                f"{self.root} has the rank {rank} and the scale {scale} for {name!r}: expected a rank of 1 to {_LARGEST_RANK:,}, and a finite scale; "
                 "restore the adapter from a copy"
             )
-        return AdapterModule(name, tensors, config or PeftConfig(), rank, scale)
+        return AdapterModule(name, ending, tensors, config, rank, scale)
 
 
-def _parted(name: str) -> tuple[str, Role | None]:
-    """Module and role of a tensor; None for one that replaces another."""
-    dotted = name.replace("/", ".")
-    for ending, role in _ENDINGS.items():
-        if dotted.endswith(ending):
-            return dotted.removesuffix(ending).removeprefix(_WRAPPED), role
-    if kernel := _of_qwix(dotted):
-        return kernel[1] + (kernel[3] or ""), _OF_QWIX[kernel[2]]
-    return dotted.removeprefix(_WRAPPED), None
-
-
-def _of_qwix(name: str) -> re.Match[str] | None:
-    return re.fullmatch(r"(.+)(_lora_[ab])([./]value)?", name, re.DOTALL)
-
-
-def _read_configs(folder: Location, reader: Reader) -> dict[str, PeftConfig]:
-    """The configs beside an adapter, or in the header of its file; none where it has none."""
-    file = folder / _CONFIG
+def _read_configs(file: Location, reader: Reader) -> dict[str, PeftConfig]:
+    """The configs beside an adapter, or in the header of its file, by the prefixes of their members; none where it has none."""
+    where, text = (
+        f"{_IN_HEADER} in the header of {reader.uri}",
+        reader.metadata.header.get(_IN_HEADER, "{}").encode(),
+    )
     if file.is_file():
-        return {"": _config(json_value(read_bytes(file), str(file)), str(file))}
-    text = reader.metadata.header.get(_IN_HEADER)
-    if text is None:
-        return {}
-    where = f"{_IN_HEADER} in the header of {reader.uri}"
-    found: dict[str, dict[str, Any]] = {}
-    document = json_value(text.encode(), where)
-    for key, value in document.items() if isinstance(document, dict) else ():
-        prefix, _, member = key.partition(".")
-        found.setdefault(prefix if member else "", {})[member or prefix] = value
-    return {prefix: _config(members, where) for prefix, members in found.items()}
-
-
-def _config(document: Any, where: str) -> PeftConfig:
+        where, text = str(file), read_bytes(file)
+    found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     try:
-        config = msgspec.convert(document, PeftConfig)
+        for key, value in msgspec.convert(json_value(text, where), dict[str, Any]).items():
+            prefix, _, member = key.rpartition(".")
+            if re.match(_REFUSED.get(member, "(?!)"), str(value)):
+                raise FormatError(
+                    f"{where} has {member}: {str(value)[:60]}, so that a merged weight is more than the base and a product of two factors; merge it "
+                    "with peft"
+                )
+            found[prefix][member] = value
+        return {prefix: msgspec.convert(found[prefix], PeftConfig) for prefix in found}
     except msgspec.ValidationError as error:
         raise FormatError(f"{where} is no config of an adapter: {error}") from None
-    if config.peft_type != "LORA":
-        raise FormatError(
-            f"{where} describes an adapter of the kind {config.peft_type[:40]!r}, but only LORA is added to weights; merge it with peft"
-        )
-    for name in _REFUSED:
-        if document.get(name):
-            raise FormatError(
-                f"{where} has {name}: {json.dumps(document[name])[:60]}, so that a merged weight is more than a product of two factors; merge it "
-                "with peft"
-            )
-    init = str(config.init_lora_weights)
-    if init.startswith(_CHANGES_BASE):
-        raise FormatError(
-            f"{where} has init_lora_weights: {init[:40]!r}, which takes a part out of the base before training; convert it to a plain LoRA with "
-            "peft (path_initial_model_for_weight_conversion)"
-        )
-    return config
 
 
 def _matching(patterns: Mapping[str, float] | None, module: str, otherwise: float) -> float:
     """The value of the first pattern that matches the end of a name, as peft does."""
-    for pattern, value in (patterns or {}).items():
-        if _compiled(pattern).search(module):
-            return value
-    return otherwise
+    each = (patterns or {}).items()
+    return next((v for pattern, v in each if _compiled(pattern).search(module)), otherwise)
 
 
 @lru_cache(maxsize=1024)  # each is compared with every module

@@ -25,18 +25,29 @@ def test_the_peers(tmp_path: Path) -> None:
     assert np.all(load_file(tmp_path / "mean" / NAME)["w"] == 2)
 
 
+NAMES = {
+    "averages": [
+        "read eight, write one",
+        "by hand, whole tensors",
+        "reshard convert of one",
+        "reshard merge of eight",
+    ],
+    "lora": [
+        "reshard convert",
+        "with an adapter of rank 16",
+        "with an adapter of rank 32",
+    ],
+}
+
+
 @pytest.mark.campaign
-def test_small_averages(tmp_path: Path) -> None:
-    words = ["averages", "--mib", "32", "--rounds", "1", "--cold", "--work", str(tmp_path)]
+@pytest.mark.parametrize("part", NAMES)
+def test_small(tmp_path: Path, part: str) -> None:
+    words = [part, "--mib", "32", "--rounds", "1", "--cold", "--work", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.arithmetic.run", *words],
         cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
-    assert [line.split("|")[1].strip() for line in done.stdout.splitlines()[5:]] == [
-        "read eight, write one",
-        "by hand, whole tensors",
-        "reshard convert of one",
-        "reshard merge of eight",
-    ]
+    assert [line.split("|")[1].strip() for line in done.stdout.splitlines()[5:]] == NAMES[part]

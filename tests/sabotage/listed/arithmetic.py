@@ -160,8 +160,8 @@ SABOTAGES = (
         "rslora-forgotten",
         "the scale of an adapter ignores rsLoRA",
         "reshard/arithmetic/adapters.py",
-        "(math.sqrt(rank) if config.use_rslora else rank)",
-        "rank",
+        "(math.sqrt(size) if config.use_rslora else size)",
+        "size",
         ("tests/arithmetic/test_lora_and_peft.py::test_a_merge_is_that_of_peft[rslora]",),
     ),
 )
