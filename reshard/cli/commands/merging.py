@@ -27,9 +27,8 @@ def merge(
     weights: str | None = None,
     ema: float | None = None,
     last: Count = None,
-    method: str = "linear",
     base: str | None = None,
-    scale: float = 1.0,
+    scale: float | None = None,
     from_: Count = None,
     dtype: str | None = None,
     unlisted: reshard.Unlisted = "leave",
@@ -45,7 +44,7 @@ def merge(
     same bits in whichever order the checkpoints are given. Integers, strings and PRNG keys must be equal in all of them, or are taken from one
     (--from). Their tensors must have the same names and shapes; a map for each makes them so (CKPT=MAP).
 
-    TIES, DARE and SLERP are not among the methods: they need each tensor twice, or a seed.
+    TIES, DARE and SLERP are not done: they need each tensor twice, or draw at random by a seed.
 
     Options:
         CKPT[=MAP]... DST: The checkpoints, the oldest first, each perhaps with a map file or a recipe, and, last, where the result goes. The
@@ -56,10 +55,9 @@ def merge(
             stands for a decay of the learning rate, as Megatron-LM computes them. Default: all are equal.
         --ema D: The weights of a moving average with this decay, such as 0.999.
         --last N: The one CKPT is the folder of a training run: average its last N steps.
-        --method NAME: linear, a weighted average; or task-arithmetic, which adds to --base what each checkpoint changes of it, times its weight
-            and --scale; weights are then taken as they are, 1 by default.
-        --base CKPT[=MAP]: The checkpoint that all were trained from, for task-arithmetic.
-        --scale FACTOR: Of the sum of changes, for task-arithmetic.
+        --base CKPT[=MAP]: The checkpoint that all were trained from, for task arithmetic: adds to it what each checkpoint changes of it, times
+            its weight and --scale; weights are then taken as they are, 1 by default.
+        --scale FACTOR: Of the sum of changes, for task arithmetic. Default: 1.
         --from N: Take integers, strings and PRNG keys from the Nth checkpoint, where they differ.
         --dtype DTYPE: Of averaged tensors, such as float32; default: that of the first. Floats are rounded once; --cast would round again.
 
@@ -89,9 +87,10 @@ def merge(
     check_words(options, [mesh], is_there=server is not None)
     *named, dst = sources
     paths = list(map(_with_map, named))
+    by_base = {"base": base and _with_map(base), "scale": scale}
     asked = given_of(
-        weights=_weights(weights), ema=ema, last=last, method=method, base=base and _with_map(base), scale=scale, from_=from_, dtype=dtype
-    )  # fmt: skip
+        weights=_weights(weights), ema=ema, last=last, **by_base, from_=from_, dtype=dtype
+    )
     if server is not None:
         refuse_here(server, {"--last": last})
         for each in (*paths, asked.get("base")):
@@ -120,11 +119,8 @@ def _with_map(text: str) -> str | tuple[str, str]:
 
 
 def _weights(text: str | None) -> list[float] | str | None:
-    if text is None or text[:1].isalpha():
-        return text
+    """The numbers in a text; another text is a name, or refused by the library."""
     try:
-        return list(map(float, text.split(",")))
+        return text if text is None else list(map(float, text.split(",")))
     except ValueError:
-        raise Misuse(
-            f"--weights {text!r}: expected a number for each checkpoint, such as 1,2,3, or linear or minus-sqrt"
-        ) from None
+        return text

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 from pydantic import (
     AwareDatetime,
     BeforeValidator,
+    ConfigDict,
     Discriminator,
     Field,
     Strict,
@@ -53,6 +54,7 @@ Sizes = Annotated[
     Field(max_length=1000),
     at_most(1000),
 ]
+Weights = Annotated[tuple[Number, ...], Field(max_length=1001), at_most(1001)]
 MapContent = str | dict[str, Any] | None
 Deltas = Annotated[
     tuple[RootedPath, ...],
@@ -70,34 +72,29 @@ Deltas = Annotated[
 class MergeForm(RequestDocument):
     """What is made of several checkpoints: the source, which is the first of them, and others."""
 
-    others: Annotated[
-        tuple[RootedPath, ...],
-        Field(max_length=1000, description="The other checkpoints, the oldest first."),
-        at_most(1000),
-    ]
-    weights: (
-        Literal["linear", "minus-sqrt"]
-        | Annotated[tuple[Number, ...], Field(max_length=1001), at_most(1001)]
-        | None
-    ) = Field(
-        None,
-        description="A weight for each, the source first, which are divided by their sum; or the weights of an average that stands for a decay of "
-        "the learning rate. Equal by default.",
-    )
-    ema: Number | None = Field(None, description="The decay of a moving average, between 0 and 1.")
-    method: Literal["linear", "task-arithmetic"] = Field(
-        "linear", description="A weighted average; or a base and what the checkpoints change of it."
-    )
-    base: RootedPath | None = Field(None, description="Of task arithmetic.")
-    scale: Number = Field(1.0, description="Of the changes, in task arithmetic.")
-    from_checkpoint: Whole | None = Field(
-        None,
-        description="The number, from 1 for the source, of the checkpoint from which everything is taken that is no float; by default it must be "
-        "equal in all.",
-    )
-    dtype: str | None = Field(
-        None, max_length=40, description="Of averages; by default that of the source."
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    others: Annotated[tuple[RootedPath, ...], Field(max_length=1000), at_most(1000)]
+    """The other checkpoints, the oldest first."""
+
+    weights: Literal["linear", "minus-sqrt"] | Weights | None = None
+    """A weight for each, the source first, which are divided by their sum; or the weights of an average that stands for a decay of the learning
+    rate. Equal by default."""
+
+    ema: Number | None = None
+    """The decay of a moving average, between 0 and 1."""
+
+    base: RootedPath | None = None
+    """For task arithmetic, the checkpoint to which the changes of the others are added, each times its weight, which is 1 by default."""
+
+    scale: Number | None = None
+    """Of the changes, in task arithmetic."""
+
+    from_checkpoint: Whole | None = None
+    """The number, from 1 for the source, of the checkpoint from which everything is taken that is no float; by default it must be equal in all."""
+
+    dtype: Annotated[str, Field(max_length=40)] | None = None
+    """Of averages; by default that of the source."""
 
     @property
     def operands(self) -> Iterator[tuple[str, str]]:

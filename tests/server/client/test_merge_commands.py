@@ -56,7 +56,7 @@ def test_a_merge(
 
 
 def test_task_arithmetic(served: Live, data: Path) -> None:
-    more = ["--method", "task-arithmetic", "--base", STEPS[2], "--scale", "0.5", "--from", "1", "--quiet"]  # fmt: skip
+    more = ["--base", STEPS[2], "--scale", "0.5", "--from", "1", "--quiet"]  # fmt: skip
     assert run(["merge", *STEPS[:2], "data/sum", *more, "--server", served.url]) == 0
     w = [np.asarray(reshard.restore(data / "run" / n)["w"], np.float64) for n in "123"]
     wanted = (w[2] + 0.5 * ((w[0] - w[2]) + (w[1] - w[2]))).astype(np.float32)
