@@ -99,11 +99,8 @@ class PiecesFormula(Formula, frozen=True):
 def _needed(piece: Piece, box: Box) -> Box:
     """The box of the source around what a box of the target takes of a piece; empty for nothing."""
     parts = [piece.to_source(part) for part in piece.of_target(box)] if box.size else []
-    if parts:
-        return Box.around(parts)
-    view = piece.source_view
-    nowhere = (0,) * (piece.source_box.rank if view is None else len(view.sizes))
-    return Box(nowhere, nowhere)
+    found = Box.around(parts or [piece.to_source(Box.full(piece.shape))])
+    return found if parts else Box(found.start, found.start)
 
 
 def _blocks(piece: Piece, box: Box, arrays: Iterator[Any], dtype: Any) -> Iterator[tuple[Box, Any]]:

@@ -79,8 +79,8 @@ def test_refusals_name_options(steps: Path, tmp_path: Path, capsys: Capture) -> 
         ((steps, out, "--last", 9), 1, "or ask for fewer (--last)"),
         ((*pair, out, "--scale", "2"), 1, "leave it out (--scale), or name that (--base)"),
         ((*pair, steps / "2000"), 1, "is the source itself; choose another target"),
-        ((out,), 2, "alone was given; expected the checkpoints and, last, the target: reshard merge run/9000 run/10000 averaged"),
-        ((*pair, "--target", "=x"), 2, "--target makes several targets of one conversion, but a merge makes one; name it last"),
+        ((out,), 2, "alone was given; expected the checkpoints and, last, the one target: reshard merge run/9000 run/10000 averaged"),
+        ((*pair, "--target", "=x"), 2, "--target was given; expected the checkpoints and, last, the one target"),
     ):  # fmt: skip
         assert run(words(*given)) == code, message
         assert message in " ".join(capsys.readouterr().err.split())

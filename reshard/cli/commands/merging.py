@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 import reshard
-from reshard.cli.groups import ByServer, Chosen, Output, Resources, lets_a_server, refuse_here
+from reshard.cli.groups import ByServer, Chosen, Output, Resources, refuse_here
 from reshard.cli.options import Count, Misuse, given_of
 from reshard.cli.remote import convert_there, goals_there
 from reshard.cli.target_options import (
@@ -75,13 +75,10 @@ def merge(
           --server http://checkpoints:8080 --token-file token
     """
     server, limits = by.asked(), asdict(resources)
-    if given["target"]:
+    if given["target"] or len(sources) < 2:
+        found = "--target" if given["target"] else f"{sources[0]} alone"
         raise Misuse(
-            "--target makes several targets of one conversion, but a merge makes one; name it last"
-        )
-    if len(sources) < 2:
-        raise Misuse(
-            f"{sources[0]} alone was given; expected the checkpoints and, last, the target: reshard merge run/9000 run/10000 averaged"
+            f"{found} was given; expected the checkpoints and, last, the one target: reshard merge run/9000 run/10000 averaged"
         )
     options, layout, mesh = given_options(given), given["layout"], given["mesh"]
     check_words(options, [mesh], is_there=server is not None)
@@ -92,11 +89,8 @@ def merge(
         weights=_weights(weights), ema=ema, last=last, **by_base, from_=from_, dtype=dtype
     )
     if server is not None:
-        refuse_here(server, {"--last": last})
-        for each in (*paths, asked.get("base")):
-            if isinstance(each, tuple):
-                mend = "convert that checkpoint by its map first"
-                raise Misuse(f"a map of its own, as in {each[0]}={each[1]}, is of this host{lets_a_server(server, mend)}")  # fmt: skip
+        maps = ["=".join(each) for each in (*paths, asked.get("base")) if isinstance(each, tuple)]
+        refuse_here(server, {"--last": last, **{f"the map in {text}": text for text in maps}})
     with output.watching() as progress:
         if server is None:
             report = reshard.merge(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 from pydantic import (
     AwareDatetime,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     Strict,
@@ -26,6 +25,7 @@ from reshard.deltas.declared_options import OPTIONS as OF_DELTAS
 from reshard.deltas.declared_options import default_checksum
 from reshard.options import Option
 from reshard_server.schemas.base import (
+    LEFT_OUT,
     Answer,
     CheckpointChoice,
     ComputedChoice,
@@ -71,8 +71,6 @@ Deltas = Annotated[
 
 class MergeForm(RequestDocument):
     """What is made of several checkpoints: the source, which is the first of them, and others."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     others: Annotated[tuple[RootedPath, ...], Field(max_length=1000), at_most(1000)]
     """The other checkpoints, the oldest first."""
@@ -212,20 +210,16 @@ class OneDelta(CheckpointChoice, UnlistedChoice, DeltaForm, JobOptions, TensorRu
             description="The folder of the new version; its name says which, such as data/published/weight_v000007."
         ),
     ]
-    layout: str | dict[str, Any] | None = Field(
-        None,
-        description="A stored layout, or a layout file's content, of which the rules and the map count; its axes split nothing.",
-    )
+    layout: str | dict[str, Any] | None = None
+    """A stored layout, or a layout file's content, of which the rules and the map count; its axes split nothing."""
+
     receiver: DeltaReceiver = Field("pull_weights", description=OF_DELTAS["receiver"].description)
-    base_version: str | Whole | None = Field(
-        None,
-        description="Of old. By default what its index or its folder's name says, else the number before that of target.",
-    )
-    or_full: Flag = Field(
-        False,
-        description="If no delta can be made, since tensors were added, removed or reshaped, or old cannot be read: publish a full version, "
-        "and say why among its warnings.",
-    )
+    base_version: str | Whole | None = None
+    """Of old. By default what its index or its folder's name says, else the number before that of target."""
+
+    or_full: Flag = False
+    """If no delta can be made, since tensors were added, removed or reshaped, or old cannot be read: publish a full version, and say why among
+    its warnings."""
 
     @property
     def source(self) -> str:
@@ -249,11 +243,8 @@ class SourceOptions(CheckpointChoice, ComputedChoice, RunLimits):
     checkpoint_member: ClassVar[str] = "source"
 
     source: RootedPath
-    quantize_like: RootedPath | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="A quantised checkpoint, whose codes and scales the weights get; a weight that its scales do not give back is an error.",
-    )
+    quantize_like: RootedPath | None = LEFT_OUT
+    """A quantised checkpoint, whose codes and scales the weights get; a weight that its scales do not give back is an error."""
 
     @property
     def operands(self) -> Iterator[tuple[str, str]]:
@@ -317,11 +308,8 @@ class OneTarget(SourceOptions, JobOptions, TargetRequest):
     """A conversion to one target."""
 
     deltas: Deltas
-    merge: MergeForm | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="Other checkpoints, with which the source is averaged.",
-    )
+    merge: MergeForm | None = LEFT_OUT
+    """Other checkpoints, with which the source is averaged."""
 
 
 class SeveralTargets(SourceOptions, JobOptions):
