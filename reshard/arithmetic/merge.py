@@ -73,11 +73,7 @@ class Merge(Struct, frozen=True):
         plain |= {name: float(plain[name]) for name in ("ema", "scale") if name in plain}
         if "dtype" in plain:
             plain["dtype"] = _checked_dtype(plain["dtype"])
-        number = plain.get("from_", 1)
-        if type(number) is not int or not 1 <= number <= len(sources):
-            raise PlanError(
-                f"from_ is {number!r}; expected the number of one of the {len(sources)} checkpoints, from 1 to {len(sources)}"
-            )
+        _check_number(plain.get("from_", 1), len(sources))
         return cls(sources, base, weights, plain)
 
     @property
@@ -113,25 +109,29 @@ class Merge(Struct, frozen=True):
         for reader in readers:
             _refuse_codes(reader)
             _refuse_unlike(first, reader)
-        chosen = slice(len(self.sources)) if number is None else slice(number - 1, number)
-        made = {}
-        average, terms = self._average(readers)
+        chosen = readers if number is None else [readers[number - 1]]
+        found = computed_reader(first, dict(self._computed(readers, chosen)))
+        return replace(
+            found,
+            leaves=list(_leaves(first, chosen)),
+            metadata_bytes=found.metadata_bytes + sum(r.metadata_bytes for r in readers[1:]),
+            warnings=tuple(dict.fromkeys(w for reader in readers for w in reader.warnings)),
+        )
+
+    def _computed(
+        self, readers: Sequence[Reader], chosen: Sequence[Reader]
+    ) -> Iterator[tuple[str, ComputedTensor]]:
+        """The tensors that are not those of the first checkpoint as they are; those of no floats are of the chosen ones."""
+        first, (average, terms) = readers[0], self._average(readers)
         for name, stored in first.tensors.items():
             dtype, formula, operands = stored.spec.dtype, average, terms
             if is_averaged(dtype):
                 dtype = self.plain.get("dtype", dtype)
             else:
-                operands = readers[chosen]
-                formula = SameFormula(name, tuple(reader.uri for reader in operands))
+                formula = SameFormula(name, tuple(reader.uri for reader in chosen))
+                operands = chosen
             if len(operands) > 1 or operands[0] is not first or dtype != stored.spec.dtype:
-                made[name] = _made(stored, dtype, formula, operands)
-        found = computed_reader(first, made)
-        return replace(
-            found,
-            leaves=list(_leaves(first, readers[chosen])),
-            metadata_bytes=found.metadata_bytes + sum(r.metadata_bytes for r in readers[1:]),
-            warnings=tuple(dict.fromkeys(w for reader in readers for w in reader.warnings)),
-        )
+                yield name, _made(stored, dtype, formula, operands)
 
     def _average(self, readers: Sequence[Reader]) -> tuple[Formula, Sequence[Reader]]:
         """The formula of a tensor of floats, and the checkpoints of its operands, in the order of their paths."""
@@ -157,6 +157,13 @@ def _made(
 def is_averaged(dtype: str) -> bool:
     """True for floats; scales that are powers of two are none."""
     return dtype not in PACKED and kind_of(dtype) == "float" and "e8m0" not in dtype
+
+
+def _check_number(given: Any, count: int) -> None:
+    if type(given) is not int or not 1 <= given <= count:
+        raise PlanError(
+            f"from_ is {given!r}; expected the number of one of the {count} checkpoints, from 1 to {count}"
+        )
 
 
 def _checked_dtype(given: Any) -> str:

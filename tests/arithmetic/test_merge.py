@@ -324,6 +324,8 @@ def test_what_is_no_float_is_equal_or_chosen(states: list[Path], tmp_path: Path)
         found = reshard.restore(tmp_path / f"from{number}")
         assert (found["count"], found["w"][0, 0]) == (4 + number, 0.5)
         assert jax.random.key_data(found["key"]).tolist() == [0, number - 1]
+    with pytest.raises(VerificationError, match="'count' is not averaged, and differs between"):
+        reshard.merge([first], tmp_path / "out", base=second, drop=["key"])
     reshard.merge(states, tmp_path / "floats", select=["w"])  # others are not read
 
 

@@ -160,8 +160,9 @@ def _run(
         if (merge := request.get("merge")) is None:
             made = reshard.apply(source, request["deltas"], target, **options)
         else:
-            how = {"from_" if n == "from_checkpoint" else n: value for n, value in merge.items()}
-            made = reshard.merge([source, *how.pop("others")], target, **how, **options)
+            how = {**merge, "from_": merge["from_checkpoint"]}
+            del how["from_checkpoint"], how["others"]
+            made = reshard.merge([source, *merge["others"]], target, **how, **options)
         return (made,), made.read_bytes
     if (ray := request.get("ray")) is None:
         all_made = reshard.convert_all(request["source"], targets, **shared)
