@@ -11,8 +11,8 @@ from typing import get_args
 
 from msgspec import Struct
 
-from reshard.arguments import check_choice
-from reshard.arithmetic.coded import KEEP, Coded, Decoder, Decoding, WeightType
+from reshard.arguments import Dequantized, check_choice
+from reshard.arithmetic.coded import KEEP, Coded, Decoder, Decoding
 from reshard.arithmetic.legacy import decode_4bit, decode_words
 from reshard.arithmetic.packed import decode_fp4, decode_integers
 from reshard.arithmetic.refuse_unknown import refuse_config, refuse_halves
@@ -44,12 +44,12 @@ class Dequantize(Struct, frozen=True):
         dtype: of the weights.
     """
 
-    dtype: WeightType
+    dtype: Dequantized
 
     @classmethod
     def asked(cls, dtype: str) -> Dequantize:
         """As the option gives it; PlanError for another dtype."""
-        check_choice("dequantize", dtype, get_args(WeightType))
+        check_choice("dequantize", dtype, get_args(Dequantized))
         return cls(dtype)  # type: ignore[arg-type] # one of the choices
 
     @property

@@ -249,9 +249,14 @@ def _tile(
         return None if -1 in tile else tile
     if math.prod(scale) == 1:
         return (0,) * len(codes)
-    if scale == codes[:-1]:
-        return (*(1,) * len(scale), 0)
-    return _tile_of_list(codes, scale[0]) if len(scale) == 1 else None
+    if len(scale) == 1:
+        return _tile_of_list(codes, scale[0])
+    is_lower = len(scale) < len(codes)  # a scale is then for all of the last dimensions
+    return (
+        _tile(codes, (*scale, *(1,) * (len(codes) - len(scale))), said, is_exact)
+        if is_lower
+        else None
+    )
 
 
 def _tile_of_list(codes: CodesShape, scales: int) -> CodesShape | None:
@@ -299,10 +304,9 @@ def companion_axes(
 ) -> tuple[int | None, ...]:
     """The dimension of the codes that each dimension of a companion belongs to; None for one that is for all codes."""
     tile, rank = companion_tile(pair, role, codes, companion) or (), len(companion.shape)
-    if len(tile) == rank:
-        return tuple(dim if size else None for dim, size in enumerate(tile))
-    own = tuple(dim for dim, size in enumerate(tile) if size)
-    return own if len(own) == rank else (None,) * rank
+    is_list = rank == 1 < len(tile)
+    own = tuple(dim if size else None for dim, size in enumerate(tile) if size or not is_list)
+    return (*own[:rank], *(None,) * (rank - len(own)))
 
 
 def _blocks(tile: CodesShape, factor: int) -> str:
