@@ -6,7 +6,8 @@ It compares shapes and dtypes, and raises the error of ``Coded.refused`` for wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -135,24 +136,12 @@ class Coded(Struct, frozen=True, eq=False):
         return out
 
 
-Decoder = Callable[[Coded], ComputedTensor]
-"""Makes the weight of codes; PlanError for a form that it does not know."""
-
-
-_ENDINGS = (
-    ("weight_packed", "weight"), ("_packed", ""), ("qweight", "weight"), ("_blocks", ""), ("_qdata", ""),
-    ("/array/qvalue", ""), (".array.qvalue", ""), ("/qvalue", ""), (".qvalue", ""), ("._data", ""), ("/_data", ""),
-)  # fmt: skip
-"""The ends of the names of codes, and those of weights in their places; other names stay."""
+_OF_CODES = re.compile(
+    r"(?:_packed|_blocks|_qdata|[./]_data|(?:[./]array)?[./]qvalue)\Z|q(?=weight\Z)|(?<![^./])_(?=[^./]+_qdata\Z)"
+)
+"""What the names of codes have more than those of weights in their places; torchao has ``_weight_qdata``."""
 
 
 def weight_name(pair: QuantizedPair) -> str:
     """The name that a weight has without quantisation."""
-    for ending, plain in _ENDINGS:
-        if pair.name.endswith(ending):
-            name = pair.name.removesuffix(ending) + plain
-            if ending != "_qdata":
-                return name
-            start = max(name.rfind("."), name.rfind("/")) + 1
-            return name[:start] + name[start:].removeprefix("_")  # torchao: _weight_qdata
-    return pair.name
+    return _OF_CODES.sub("", pair.name)

@@ -12,29 +12,14 @@ from typing import get_args
 from msgspec import Struct
 
 from reshard.arguments import Dequantized, check_choice
-from reshard.arithmetic.coded import KEEP, Coded, Decoder, Decoding
-from reshard.arithmetic.legacy import decode_4bit, decode_words
-from reshard.arithmetic.packed import decode_fp4, decode_integers
+from reshard.arithmetic.coded import KEEP, Coded, Decoding
+from reshard.arithmetic.decoders import decoder_of
 from reshard.arithmetic.refuse_unknown import refuse_config, refuse_halves
-from reshard.arithmetic.scaled import decode_scaled
 from reshard.errors import PlanError
 from reshard.formats.base import Reader
-from reshard.formats.computed import ComputedChunks, ComputedTensor, computed_reader
-from reshard.formats.quantized import quantization, quantization_config
-from reshard.geometry.dtypes import PACKED
+from reshard.formats.computed import ComputedChunks, computed_reader
+from reshard.formats.quantized import quantization
 from reshard.storage.location import Location
-
-DECODERS: Mapping[str, Decoder] = {
-    **dict.fromkeys(
-        ("fp8", "int8", "int4", "int2", "uint4", "uint2", "int8 of bitsandbytes"), decode_scaled
-    ),
-    "packed integers": decode_integers,
-    "mxfp4": decode_fp4,
-    "nvfp4": decode_fp4,
-    "AWQ or GPTQ": decode_words,
-    "4 bits of bitsandbytes": decode_4bit,
-}
-"""The decoders by the kinds of codes, as ``QuantizedPair.kind`` names them."""
 
 
 class Dequantize(Struct, frozen=True):
@@ -60,9 +45,7 @@ class Dequantize(Struct, frozen=True):
     def text(self) -> str:
         return self.dtype
 
-    @property
-    def tensor_bytes(self) -> int:
-        return 2000
+    tensor_bytes = 2000
 
     def applied(self, base: Reader, root: Location) -> Reader:
         """The checkpoint of the weights, under the names that they have without quantisation.
@@ -72,19 +55,19 @@ class Dequantize(Struct, frozen=True):
         """
         del root
         found = quantization(base)
-        pairs = found.pairs if found else {}
+        pairs, config = (found.pairs, found.config or {}) if found else ({}, {})
         companions = {name for pair in pairs.values() for name in pair.companions.values()}
         refuse_halves(base, companions.union(pairs))
         if not pairs:
             raise PlanError(
                 f"{base.uri} has no quantised weights; leave this out, or give the checkpoint that has codes and scales (dequantize)"
             )
-        config = quantization_config(base.uri) or {}
         refuse_config(base, config)
         computed = {}
         names = base.tensors.keys() - companions - pairs.keys()
         for name, pair in pairs.items():
-            computed[name] = _decoded(Coded(pair, base, config, self.dtype))
+            coded = Coded(pair, base, config, self.dtype)
+            computed[name] = decoder_of(coded)(coded)
             weight = computed[name].stored.spec.name
             if weight in names:
                 raise PlanError(
@@ -95,17 +78,6 @@ class Dequantize(Struct, frozen=True):
 
     def state(self) -> Iterator[str]:
         return iter(())
-
-
-def _decoded(coded: Coded) -> ComputedTensor:
-    """The weight of codes; PlanError where their kind has no decoder."""
-    codes = coded.codes
-    decode = DECODERS.get(coded.pair.kind)
-    if codes.name.endswith("qvalue") and codes.dtype not in PACKED:
-        decode = decode_scaled  # of Qwix and AQT, which have a code in each element
-    if decode is None:
-        raise coded.refused(f"no decoder is known for {coded.pair.scheme}")
-    return decode(coded)
 
 
 def dequantized(reader: Reader) -> Mapping[str, tuple[str, bool]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from reshard.arithmetic.coded import Coded
 from reshard.arithmetic.codes_formula import EXPONENTS, FLOATS, CodesFormula
 from reshard.arithmetic.sharing import Sharing
 from reshard.formats.computed import ComputedTensor
+from reshard.formats.quantized import config_groups
 from reshard.geometry.grid import Grid
 
 _BLOCK = 32
@@ -27,7 +28,7 @@ def decode_integers(coded: Coded) -> ComputedTensor:
     if codes.dtype != "int32" or scale.dtype not in FLOATS:
         raise coded.unknown()
     coded.refuse_others("zero_point", "shape", "group_index")
-    said = list(_said_groups(coded.config))
+    said = [w for w in config_groups(coded.config, "weights").values() if type(w.get("num_bits")) is int]  # fmt: skip
     if zeros is None and said and not any(group.get("symmetric", True) for group in said):
         raise coded.refused("the config has 'symmetric' false, but it has no zero points")
     bits, width = _bits_and_width(coded, said)
@@ -68,15 +69,6 @@ def _bits_and_width(coded: Coded, said: Sequence[Mapping[str, Any]]) -> tuple[in
     if found[0] not in (4, 8):
         raise coded.refused(f"its codes have {found[0]} bits, and only 4 and 8 are known")
     return found
-
-
-def _said_groups(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The part about weights of each group in a config that gives bits."""
-    groups = config.get("config_groups")
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        weights = group.get("weights") if isinstance(group, Mapping) else None
-        if isinstance(weights, Mapping) and type(weights.get("num_bits")) is int:
-            yield weights
 
 
 def decode_fp4(coded: Coded) -> ComputedTensor:

@@ -15,15 +15,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.arguments import path_of
+from reshard.arithmetic.average import SameFormula
 from reshard.arithmetic.coded import Coded, weight_name
 from reshard.arithmetic.codes_formula import FLOATS, INT8_FACTOR, CodesFormula
+from reshard.arithmetic.decoders import decoder_of
 from reshard.arithmetic.refuse_unknown import refuse_config
 from reshard.arithmetic.scaled import decode_scaled
 from reshard.errors import PlanError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.computed import ComputedTensor, Operand, computed_reader, computed_tensor
 from reshard.formats.formula import Formula
-from reshard.formats.quantized import quantization, quantization_config
+from reshard.formats.quantized import quantization
 from reshard.formats.registry import open_reader
 from reshard.geometry.grid import Box
 from reshard.storage.location import Location, locate, real_text
@@ -31,7 +33,6 @@ from reshard.storage.location import Location, locate, real_text
 if TYPE_CHECKING:
     from reshard.arguments import Path
 
-_KINDS = ("fp8", "int8", "int4", "int2", "uint4", "uint2", "int8 of bitsandbytes")
 _REMEDY = "leave this out, or give a checkpoint with codes of one element each and a scale (quantize_like)"
 
 
@@ -57,10 +58,7 @@ class QuantizeLike(Struct, frozen=True):
     def text(self) -> str:
         return real_text(self.like)
 
-    @property
-    def tensor_bytes(self) -> int:
-        """Each has an entry in the other checkpoint, and up to three companions."""
-        return 6000
+    tensor_bytes = 6000  # an entry in the other checkpoint, and up to three companions
 
     def applied(self, base: Reader, root: Location) -> Reader:
         """The checkpoint with the names, dtypes and scales of the other one.
@@ -75,7 +73,7 @@ class QuantizeLike(Struct, frozen=True):
             raise PlanError(
                 f"{like.uri} has no quantised weights; give a checkpoint that has codes and scales (quantize_like)"
             )
-        config = quantization_config(like.uri) or {}
+        config = found.config or {}
         refuse_config(like, config, _REMEDY)
         companions = {name for pair in found.pairs.values() for name in pair.companions.values()}
         names = {weight_name(pair): pair.name for pair in found.pairs.values()}
@@ -89,7 +87,7 @@ class QuantizeLike(Struct, frozen=True):
                 computed[name] = made
         copied = [Operand.of(like, name) for name in like.tensors if name in companions]
         specs = [replace(one.stored.spec, chunk_shape=None, layout=None) for one in copied]
-        added = [computed_tensor(s, CopyFormula(), [o]) for s, o in zip(specs, copied, strict=True)]
+        added = [computed_tensor(s, SameFormula(s.name, (like.uri,)), [o]) for s, o in zip(specs, copied, strict=True)]  # fmt: skip
         return computed_reader(base, computed, added=added)
 
     def state(self) -> Iterator[str]:
@@ -141,7 +139,7 @@ def _nearest(
 
 def _decoding(codes: _Codes, dtype: str) -> tuple[CodesFormula, Sequence[Operand]]:
     """The formula and the scale of codes; PlanError where weights in ``dtype`` do not tell the codes."""
-    if codes.pair.kind not in _KINDS and not codes.codes.name.endswith("qvalue"):
+    if decoder_of(codes) is not decode_scaled:
         raise codes.refused(f"{codes.pair.scheme} is not among the forms that are written")
     weight = decode_scaled(codes)
     formula = weight.formula
@@ -152,20 +150,6 @@ def _decoding(codes: _Codes, dtype: str) -> tuple[CodesFormula, Sequence[Operand
         why = "with scales in float16 two codes may be one weight in bfloat16; or take weights in float32"
         raise codes.refused(why)
     return formula, weight.operands[1:]
-
-
-class CopyFormula(Formula, frozen=True):
-    """A tensor as it is."""
-
-    is_opaque = True
-    scratch_bytes = 0
-
-    def boxes(self, box: Box) -> Sequence[Box]:
-        return (box,)
-
-    def compute(self, box: Box, operands: Sequence[Any], out: Any) -> None:
-        del box
-        out[...] = operands[0]
 
 
 class NearestFormula(Formula, frozen=True):

@@ -9,7 +9,7 @@ from typing import Any
 from reshard.arithmetic.coded import KEEP
 from reshard.errors import PlanError
 from reshard.formats.base import Reader
-from reshard.formats.quantized import ONLY_CODES, Config
+from reshard.formats.quantized import ONLY_CODES, Config, config_groups
 
 _CODES = re.compile(r"(?:\b|_)(?:weight_packed|qweight|qvalue|qdata|proj_blocks)$")
 _SCALES = re.compile(
@@ -78,7 +78,5 @@ def _named(config: Config) -> Iterator[tuple[str, Any, frozenset[str]]]:
     if config.get("quant_method") != "compressed-tensors":
         return
     yield "format", config.get("format"), _FORMATS
-    groups = config.get("config_groups")
-    for name, group in groups.items() if isinstance(groups, Mapping) else ():
-        if isinstance(group, Mapping):
-            yield f"group {name!r} of the format", group.get("format"), _FORMATS
+    for name, group in config_groups(config).items():
+        yield f"group {name!r} of the format", group.get("format"), _FORMATS

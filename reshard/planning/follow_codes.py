@@ -25,7 +25,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 
 PairsOfCodes = Mapping[str, QuantizedPair]
-"""Pairs by the names of their codes."""
+"""Pairs by the names of their codes, or of all their tensors."""
 
 Specs = Mapping[str, TensorSpec]
 
