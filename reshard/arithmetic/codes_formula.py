@@ -97,19 +97,19 @@ class CodesFormula(Decoding, frozen=True, kw_only=True):
 
     @property
     def grain(self) -> tuple[int, ...]:
-        counts = self._packing(self.axis, len(self.sharing.tile)).tile
+        counts = self._counts(self.axis, len(self.sharing.tile))
         return tuple(counts[dim] for dim in self.cut_order)
 
     def boxes(self, box: Box) -> Sequence[Box]:
         box = box.permute(self.cut_order)
-        codes, scale = self._packing(self.axis, box.rank).box(box), self.sharing.box(box)
+        codes, scale = box.in_tiles(self._counts(self.axis, box.rank)), self.sharing.box(box)
         if self.octets:
             codes = Box((*codes.start, 0), (*codes.stop, self.octets))
         if self.groups:
             scale = Box((0, *scale.start[1:]), (self.groups, *scale.stop[1:]))
         found = [codes, scale]
         if self.has_zeros:
-            found.append(self._packing(self.zeros_axis, scale.rank).box(scale))
+            found.append(scale.in_tiles(self._counts(self.zeros_axis, scale.rank)))
         elif self.whole:
             found.append(Box.full((1,) * self.whole_rank))
         return [*found, Box(box.start[:1], box.stop[:1])] if self.groups else found
@@ -145,8 +145,8 @@ class CodesFormula(Decoding, frozen=True, kw_only=True):
             found = found / whole if self.whole == "divide" else found * whole
         return found
 
-    def _packing(self, axis: int, rank: int) -> Sharing:
-        return Sharing.of_each(*(self.count if dim == rank + axis else 1 for dim in range(rank)))
+    def _counts(self, axis: int, rank: int) -> tuple[int, ...]:
+        return tuple(self.count if dim == rank + axis else 1 for dim in range(rank))
 
     def _unpacked(self, elements: Array, codes: str, less: int, axis: int, box: Box) -> Array:
         """The numbers of codes, in the places of the elements along ``axis``; of these the part that the box has."""

@@ -6,20 +6,41 @@ tensor. Scales and other companions are not seen any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import get_args
 
 from msgspec import Struct
 
 from reshard.arguments import Dequantized, check_choice
 from reshard.arithmetic.coded import KEEP, Coded, Decoding
-from reshard.arithmetic.decoders import decoder_of
+from reshard.arithmetic.legacy import decode_4bit, decode_words
+from reshard.arithmetic.packed import decode_fp4, decode_integers
 from reshard.arithmetic.refuse_unknown import refuse_config, refuse_halves
+from reshard.arithmetic.scaled import decode_scaled
 from reshard.errors import PlanError
 from reshard.formats.base import Reader
-from reshard.formats.computed import ComputedChunks, computed_reader
+from reshard.formats.computed import ComputedChunks, ComputedTensor, computed_reader
+from reshard.formats.contents import StoredTensor
 from reshard.formats.quantized import quantization
+from reshard.geometry.dtypes import PACKED
+from reshard.geometry.sizes import format_bytes
 from reshard.storage.location import Location
+
+Decoder = Callable[[Coded], ComputedTensor]
+"""Makes the weight of codes; PlanError for a form that it does not know."""
+
+DECODERS: Mapping[str, Decoder] = {
+    **dict.fromkeys(
+        ("fp8", "int8", "int4", "int2", "uint4", "uint2", "int8 of bitsandbytes"), decode_scaled
+    ),
+    "packed integers": decode_integers,
+    "mxfp4": decode_fp4,
+    "nvfp4": decode_fp4,
+    "AWQ or GPTQ": decode_words,
+    "4 bits of bitsandbytes": decode_4bit,
+}
+"""The decoders by the kinds of codes, as ``QuantizedPair.kind`` names them."""
 
 
 class Dequantize(Struct, frozen=True):
@@ -80,6 +101,15 @@ class Dequantize(Struct, frozen=True):
         return iter(())
 
 
+def decoder_of(coded: Coded) -> Decoder:
+    """The decoder of codes; PlanError where their kind has none."""
+    if coded.codes.name.endswith("qvalue") and coded.codes.dtype not in PACKED:
+        return decode_scaled  # of Qwix and AQT, which have a code in each element
+    if (decode := DECODERS.get(coded.pair.kind)) is None:
+        raise coded.refused(f"no decoder is known for {coded.pair.scheme}")
+    return decode
+
+
 def dequantized(reader: Reader) -> Mapping[str, tuple[str, bool]]:
     """The dequantised weights of an open checkpoint, by name: the scheme of their codes, and True where no weight is rounded.
 
@@ -94,3 +124,22 @@ def dequantized(reader: Reader) -> Mapping[str, tuple[str, bool]]:
             changed.add(name)
         chunks = chunks.base.chunks
     return found
+
+
+def dequantized_text(reader: Reader) -> str:
+    """The kinds of codes, how many weights are exact, and the bytes of the checkpoint before and after."""
+    found = dequantized(reader)
+    kinds = Counter(scheme for scheme, _ in found.values()).items()
+    exact = sum(is_exact for _, is_exact in found.values())
+    texts = [f"{kind}: {n:,} weight{'s' * (n > 1)}" for kind, n in kinds]
+    stored, chunks = reader.tensors, reader.chunks
+    while isinstance(chunks, ComputedChunks):
+        stored, chunks = chunks.base.tensors, chunks.base.chunks
+    return (
+        f"{'; '.join(texts)}, {format_bytes(_nbytes(stored))} → {format_bytes(_nbytes(reader.tensors))} as {reader.computed['dequantize']}: "
+        f"{exact:,} exact, {len(found) - exact:,} rounded"
+    )
+
+
+def _nbytes(tensors: Mapping[str, StoredTensor]) -> int:
+    return sum(tensor.spec.nbytes for tensor in tensors.values())

@@ -138,10 +138,10 @@ class FlatFormula(Decoding, frozen=True, kw_only=True):
 
     def boxes(self, box: Box) -> Sequence[Box]:
         flat = self._flat(box)
-        codes, scale = Sharing.of_each(2).box(flat), Sharing.of_each(self.block).box(flat)
+        codes, scale = flat.in_tiles((2,)), flat.in_tiles((self.block,))
         found = [Box((*codes.start, 0), (*codes.stop, 1)), scale, Box.full((16,))]
         if self.nested:
-            found += [Sharing.of_each(self.nested).box(scale), Box.full((256,))]
+            found += [scale.in_tiles((self.nested,)), Box.full((256,))]
         return found
 
     def compute(self, box: Box, operands: Sequence[Any], out: Any) -> None:
@@ -151,7 +151,9 @@ class FlatFormula(Decoding, frozen=True, kw_only=True):
         weights = table.take(each[flat.start[0] % 2 :][: box.size])
         with np.errstate(all="ignore"):
             if self.nested:
-                factors = Sharing.of_each(self.nested).spread(nested[0], sharing.box(flat))
+                factors = Sharing.of_each(self.nested).spread(
+                    nested[0], flat.in_tiles((self.block,))
+                )
                 scale = nested[1].take(scale) * factors + np.float32(self.offset)
             sharing.multiply(weights, scale, flat)
             out[...] = weights.reshape(box.shape)

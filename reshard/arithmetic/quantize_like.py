@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from reshard.arguments import path_of
 from reshard.arithmetic.average import SameFormula
 from reshard.arithmetic.coded import Coded, weight_name
 from reshard.arithmetic.codes_formula import FLOATS, INT8_FACTOR, CodesFormula
-from reshard.arithmetic.decoders import decoder_of
+from reshard.arithmetic.dequantize import decoder_of
 from reshard.arithmetic.refuse_unknown import refuse_config
 from reshard.arithmetic.scaled import decode_scaled
 from reshard.errors import PlanError, VerificationError
@@ -180,8 +181,8 @@ class NearestFormula(Formula, frozen=True):
             if self.decoding is not None:
                 numbers = _over_scale(weights, operands[1], box, self.decoding)
             if "int" in self.dtype:
-                numbers, (least, most) = np.rint(numbers), _ends(self.dtype)
-                lost = ~((numbers >= least) & (numbers <= most))
+                numbers, ends = np.rint(numbers), ml_dtypes.iinfo(out.dtype)  # type: ignore[no-untyped-call]
+                lost = ~((numbers >= int(ends.min)) & (numbers <= int(ends.max)))
                 out[...] = np.where(lost, 0, numbers)
             else:
                 out[...] = numbers
@@ -201,13 +202,3 @@ def _over_scale(weights: Any, scale: Any, box: Box, decoding: CodesFormula) -> A
     found = weights / wide
     # A scale of 0 makes zeros of all codes, and 0 / 0 is none.
     return np.where((weights == 0) & np.isnan(found), weights, found)
-
-
-def _ends(dtype: str) -> tuple[int, int]:
-    """The least and the most number of a dtype of integers.
-
-    >>> _ends("int4"), _ends("uint2")
-    ((-8, 7), (0, 3))
-    """
-    bits = int(dtype.lstrip("uint"))
-    return (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)

@@ -18,14 +18,9 @@ def decode_scaled(coded: Coded) -> ComputedTensor:
     _refuse_unknown(coded)
     codes, scale, has_zeros = coded.codes, coded.scale, "zero_point" in coded.pair.companions
     formula = CodesFormula(
-        scheme=coded.pair.scheme,
-        exact=scale.dtype in EXPONENTS and not has_zeros,
-        dtype=coded.dtype,
-        codes=codes.dtype,
-        sharing=_sharing(coded),
-        has_zeros=has_zeros,
-        is_of_127=coded.pair.kind == "int8 of bitsandbytes",
-    )
+        scheme=coded.pair.scheme, exact=scale.dtype in EXPONENTS and not has_zeros, dtype=coded.dtype, codes=codes.dtype, sharing=_sharing(coded),
+        has_zeros=has_zeros, is_of_127=coded.pair.kind == "int8 of bitsandbytes",
+    )  # fmt: skip
     return coded.weight(formula, ("scale", "zero_point") if has_zeros else ("scale",))
 
 

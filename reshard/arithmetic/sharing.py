@@ -33,13 +33,9 @@ class Sharing(Struct, frozen=True):
 
     def box(self, box: Box) -> Box:
         """The elements that a box of codes needs."""
-        sides = [
-            (box.start[axis] // size, -(-box.stop[axis] // size))
-            if axis is not None and (size := self.tile[axis])
-            else (0, 1)
-            for axis in self.axes
-        ]
-        return Box(tuple(a for a, _ in sides), tuple(b for _, b in sides))
+        whole = box.in_tiles(self.tile)
+        start = tuple(0 if axis is None else whole.start[axis] for axis in self.axes)
+        return Box(start, tuple(1 if axis is None else whole.stop[axis] for axis in self.axes))
 
     def spread(self, shared: Array, box: Box) -> Array:
         """The element of each code of a box, from those of ``self.box``; dimensions have the size 1 where all of the box share it."""

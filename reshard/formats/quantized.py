@@ -102,14 +102,10 @@ SCHEMES = (
 """The ways in which programs name codes and their companions, in the order in which they are tried."""
 
 
-NamedPair = tuple[TensorSpec, NamingScheme, Mapping[str, str]]
-"""Codes, the scheme of their name, and the names of the companions by role; shapes may still not fit."""
-
-
 def named_pairs(
     candidates: Iterable[TensorSpec], specs: Mapping[str, TensorSpec]
-) -> Iterator[NamedPair]:
-    """The tensors that may be codes, each with the companions of the first scheme that names a scale."""
+) -> Iterator[tuple[TensorSpec, NamingScheme, Mapping[str, str]]]:
+    """The tensors that may be codes, each with the first scheme that names a scale, and the companions by role; shapes may still not fit."""
     possible = _possible(specs)
     for spec in candidates:
         for scheme in possible:
@@ -235,14 +231,12 @@ def _tile(
 
 def _tile_of_list(codes: CodesShape, scales: int) -> CodesShape | None:
     """The same for scales in one dimension: of each row or column, or of stretches of a flat tensor."""
-    if scales in codes:
-        which = codes.index(scales)
-        return tuple(int(dim == which) for dim in range(len(codes)))
     long = [dim for dim, size in enumerate(codes) if size > 1]
-    if len(long) != 1 or not 0 < scales < codes[long[0]]:
+    if scales not in codes and (len(long) != 1 or not 0 < scales < codes[long[0]]):
         return None
-    size = -(-codes[long[0]] // scales)
-    return tuple(size if dim == long[0] else 0 for dim in range(len(codes)))
+    which = codes.index(scales) if scales in codes else long[0]
+    size = -(-codes[which] // max(1, scales))
+    return tuple(size if dim == which else 0 for dim in range(len(codes)))
 
 
 def _along(codes: int, scales: int, said: int, is_exact: bool) -> int:
@@ -382,7 +376,7 @@ def find_pairs(
     if not named and not bare:
         return None
     document = config()
-    fitting = (_pair_of(each, specs, document or {}) for each in named)
+    fitting = (_pair_of(*each, specs, document or {}) for each in named)
     pairs = {pair.name: pair for pair in fitting if pair is not None}
     halves = set(pairs).union(*(pair.companions.values() for pair in pairs.values()))
     bare = [name for name in bare if name not in halves] if document is not None else []
@@ -391,21 +385,18 @@ def find_pairs(
 
 
 def _pair_of(
-    named: NamedPair, specs: Mapping[str, TensorSpec], config: Config
+    codes: TensorSpec,
+    scheme: NamingScheme,
+    names: Mapping[str, str],
+    specs: Mapping[str, TensorSpec],
+    config: Config,
 ) -> QuantizedPair | None:
-    codes, scheme, names = named
     scale, zeros = specs[names["scale"]], specs.get(names.get("zero_point", ""))
     is_nvfp4 = "global_scale" in names and codes.dtype == "uint8"
     form = form_of_pair(
-        (codes.dtype, scale.dtype),
-        codes.shape,
-        scale.shape,
-        None if zeros is None else zeros.shape,
-        scheme.title or ("nvfp4" if is_nvfp4 else ""),
-        _said(config),
-        scheme.is_exact,
-        "group_index" in names and config.get("desc_act") is not False,
-    )
+        (codes.dtype, scale.dtype), codes.shape, scale.shape, None if zeros is None else zeros.shape, scheme.title or ("nvfp4" if is_nvfp4 else ""),
+        _said(config), scheme.is_exact, "group_index" in names and config.get("desc_act") is not False,
+    )  # fmt: skip
     stem = codes.name.removesuffix(scheme.ending)
     return None if form is None else QuantizedPair(codes.name, form[0], names, form[1], stem)
 

@@ -45,10 +45,9 @@ def refuse_parted(
     copies, casts = defaultdict[str, list[str]](list), dict[str, str]()
     for target, pieces in by_name.items():
         for piece in pieces:
-            name, is_alone = piece.source, len(pieces) == 1
-            if name not in halves:
+            if (name := piece.source) not in halves:
                 continue
-            if target not in followed and not (is_alone and takes_all(piece, specs[name].shape)):
+            if target not in followed and not takes_all(pieces, specs):
                 raise PlanError(
                     f"{target!r} would have {name!r} in part, in another order or as other numbers: {about_pair(halves[name])}; move both alike: "
                     "leave the others out of the map's rules, and they follow their codes, or leave all of them out (drop)"
@@ -66,8 +65,7 @@ def _followed(found: Quantized, specs: Specs, targets: Mapping[str, Sequence[Pie
     """The targets that have codes in part or in another order, with their companions, where these are as their codes are."""
     names: set[str] = set()
     for target, pieces in targets.items():
-        first = pieces[0]
-        if len(pieces) == 1 and takes_all(first, specs[first.source].shape):
+        if takes_all(pieces, specs):
             continue  # the usual case; there may be 100,000
         if any(piece.source in found.pairs for piece in pieces):
             expected = {one.spec.name: one.pieces for one in followers(pieces, found.pairs, specs)}
@@ -121,7 +119,9 @@ def _refuse_apart(pair: QuantizedPair, copies: Mapping[str, Sequence[str]]) -> N
         raise PlanError(
             f"{kept!r} would be kept without {missing[0]!r}: {about_pair(pair)}; keep both, or leave both out (select, drop)"
         )
-    if missing or copies[pair.name] == [pair.name] and all([n] == copies[n] for n in pair.companions.values()):
+    if missing or (
+        copies[pair.name] == [pair.name] and all([n] == copies[n] for n in pair.companions.values())
+    ):
         return  # the usual case; there may be 100,000
     for target in copies[pair.name]:
         for companion in pair.companions.values():
