@@ -123,13 +123,14 @@ class CodesFormula(Decoding, frozen=True, kw_only=True):
         with np.errstate(all="ignore"):
             factors = self.factors(scale, more)
             if self.has_zeros:
-                zeros = more[0].astype(np.float32) if self.count == 1 else self._unpacked(more[0], self.codes, 0, self.zeros_axis, box)  # fmt: skip
+                is_packed = self.count > 1  # then differences are exact in any dtype
+                zeros = self._unpacked(more[0], self.codes, 0, self.zeros_axis, box) if is_packed else more[0].astype(np.float32)  # fmt: skip
                 numbers -= self.sharing.spread(self._of_rows(zeros, more), box)
-                _round(numbers, scale.dtype)
+                numbers = numbers if is_packed else _rounded(numbers, scale.dtype).astype(np.float32)  # fmt: skip
             self.sharing.multiply(numbers, self._of_rows(factors, more), box)
             if self.is_of_127:
                 numbers *= INT8_FACTOR
-            _round(numbers, scale.dtype)
+            numbers = _rounded(numbers, scale.dtype)
             if self.is_turned:
                 turned_copy(out, numbers.astype(out.dtype).swapaxes(-1, -2))
             else:
@@ -172,9 +173,9 @@ class CodesFormula(Decoding, frozen=True, kw_only=True):
         return shared.take(index, 0)
 
 
-def _round(numbers: Array, dtype: np.dtype[Any]) -> None:
-    if dtype.name in SHORT:
-        numbers[...] = numbers.astype(dtype)
+def _rounded(numbers: Array, dtype: np.dtype[Any]) -> Array:
+    """Numbers in the dtype of their scales, if that is short."""
+    return numbers.astype(dtype) if dtype.name in SHORT else numbers
 
 
 def _numbers(elements: Array, codes: str, less: int, bits: int) -> Array:

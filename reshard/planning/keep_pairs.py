@@ -113,37 +113,31 @@ def _end(name: str, parts: int) -> str:
 
 def _refuse_apart(pair: QuantizedPair, copies: Mapping[str, Sequence[str]]) -> None:
     """Raises PlanError if halves are not all kept, or companions do not stand beside the codes as before; their common name may change."""
+    kept = [name for name in pair.halves if name in copies]
     missing = [name for name in pair.halves if name not in copies]
-    if missing and len(missing) <= len(pair.companions):
-        kept = next(name for name in pair.halves if name in copies)
+    if kept and missing:
         raise PlanError(
-            f"{kept!r} would be kept without {missing[0]!r}: {about_pair(pair)}; keep both, or leave both out (select, drop)"
+            f"{kept[0]!r} would be kept without {missing[0]!r}: {about_pair(pair)}; keep both, or leave both out (select, drop)"
         )
-    if missing or (
-        copies[pair.name] == [pair.name] and all([n] == copies[n] for n in pair.companions.values())
-    ):
+    if missing or all(copies[name] == [name] for name in kept):
         return  # the usual case; there may be 100,000
     for target in copies[pair.name]:
         for companion in pair.companions.values():
             expected = companion_name(pair, companion, target)
             # Programs write the same tree with either separator.
             alike = {name.replace("/", ".") for name in copies[companion]}
-            if expected is not None and expected.replace("/", ".") in alike:
-                continue
-            raise PlanError(
-                f"{companion!r} would be written as {copies[companion][0]!r}, but {pair.name!r} as {target!r}, and readers look for both under names "
-                f"that differ as {pair.name!r} and {companion!r} do: {about_pair(pair)}; rename both alike (rename)"
-            )
+            if expected is None or expected.replace("/", ".") not in alike:
+                raise PlanError(
+                    f"{companion!r} would be written as {copies[companion][0]!r}, but {pair.name!r} as {target!r}, and readers look for both under "
+                    f"names that differ as {pair.name!r} and {companion!r} do: {about_pair(pair)}; rename both alike (rename)"
+                )
 
 
 def refuse_cut(pair: QuantizedPair, target: str, slices: Grid | Sequence[Box]) -> None:
     """Raises PlanError if slices of the codes end inside a block."""
     for dim, grain in enumerate(pair.grain):
-        if isinstance(slices, Grid):
-            cuts: Sequence[int] = slices.cuts[dim]
-        else:
-            cuts = sorted({box.stop[dim] for box in slices} | {box.start[dim] for box in slices})
-        *inner, size = cuts or (0,)
+        cuts = slices.cuts[dim] if isinstance(slices, Grid) else {end for box in slices for end in (box.start[dim], box.stop[dim])}  # fmt: skip
+        *inner, size = sorted(cuts) or (0,)
         inside = next((cut for cut in inner if cut % grain), None)
         if inside is not None:
             counts = [n for n in range(2, _MOST_COUNTS) if size % (n * grain) == 0]

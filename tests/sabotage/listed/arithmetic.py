@@ -46,8 +46,8 @@ SABOTAGES = (
         "scale-dtype-unseen",
         "products are not rounded to the dtype of the scale",
         FORMULA,
-        "    if dtype.name in SHORT:\n",
-        "    if False:\n",
+        "numbers.astype(dtype) if dtype.name in SHORT else numbers",
+        "numbers",
         ("tests/arithmetic/test_scaled.py::test_every_code[int8-bfloat16-float32]",),
     ),
     Sabotage(
