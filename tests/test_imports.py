@@ -40,7 +40,7 @@ ABOVE_THE_TOP = ("cli", "demo")
 # Modules that the server may import of reshard besides its top.
 PUBLIC_MODULES = (
     "reshard.formats.known_formats",
-    "reshard.answers.record", "reshard.arguments", "reshard.arithmetic.weights", "reshard.conversion.declared_options", "reshard.conversion.options",
+    "reshard.answers.record", "reshard.arguments", "reshard.arithmetic.average", "reshard.conversion.declared_options", "reshard.conversion.options",
     "reshard.conversion.plan", "reshard.deltas.declared_options", "reshard.deltas.versions", "reshard.errors",
     "reshard.executors.ray", "reshard.formats.delta.index_values", "reshard.formats.names", "reshard.formats.registry",
     "reshard.formats.safetensors.slices", "reshard.formats.steps", "reshard.formats.tensorflow.files", "reshard.geometry.dtypes",

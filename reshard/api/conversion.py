@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from reshard.arguments import Dequantized, Path, Unlisted
+    from reshard.conversion.check_target import CheckedTarget
     from reshard.conversion.options import ConvertOptions
     from reshard.conversion.plan import ConversionPlan, MultiConversionPlan
     from reshard.conversion.report import ConversionReport, MultiReport
@@ -182,7 +183,6 @@ def convert(
     >>> convert("ckpt/100", "served", layout="serving.yaml", cast={"float": "bfloat16"})  # doctest: +SKIP
     """
     from reshard.conversion.check_target import check_target
-    from reshard.conversion.convert import convert_targets
 
     limits = limits_of(max_memory, workers, source, target, max_growth=max_growth)
     asked = Target(target, **options)
@@ -190,10 +190,8 @@ def convert(
     chosen = source_of(
         source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
     )
-    if (on := executor_of_parts(executor, parts)) is not None:
-        hooks = (progress, before_publish)
-        return in_parts(chosen, [asked], limits, on, parts, hooks).reports[0]
-    return convert_targets(chosen, [checked], executor, progress, before_publish).reports[0]
+    how = (limits, executor, parts, progress, before_publish)
+    return converted(chosen, [asked], [checked], *how).reports[0]
 
 
 def convert_all(
@@ -234,22 +232,30 @@ def convert_all(
     >>> convert_all("ckpt/100", [Target("a"), Target("b", mesh="model=8")])  # doctest: +SKIP
     """
     from reshard.conversion.check_target import check_targets
-    from reshard.conversion.convert import convert_targets
 
     limits = limits_of(max_memory, workers, source, *_places(targets), max_growth=max_growth)
     checked = check_targets(targets, limits)
     chosen = source_of(
         source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
     )
-    if (on := executor_of_parts(executor, parts)) is not None:
-        hooks = (progress, before_publish)
-        return in_parts(chosen, targets, limits, on, parts, hooks)
-    return convert_targets(chosen, checked, executor, progress, before_publish)
+    how = (limits, executor, parts, progress, before_publish)
+    return converted(chosen, targets, checked, *how)
 
 
-def executor_of_parts(executor: Executor | None, parts: int | None) -> Executor | None:
-    """The executor, if it does parts; PlanError for arguments that make no sense together."""
+def converted(
+    chosen: CheckpointPath,
+    targets: Sequence[Target],
+    checked: Sequence[CheckedTarget],
+    limits: Limits,
+    executor: Executor | None,
+    parts: int | None,
+    progress: Callable[[Progress], None] | None,
+    before_publish: Callable[[str], None] | None,
+) -> MultiReport:
+    """Converts to all targets, in parts if the executor does these; PlanError for arguments that make no sense together."""
     from concurrent.futures import Executor, ThreadPoolExecutor
+
+    from reshard.conversion.convert import convert_targets
 
     if not isinstance(executor, Executor | None):
         raise PlanError(
@@ -262,23 +268,13 @@ def executor_of_parts(executor: Executor | None, parts: int | None) -> Executor 
                 f"parts is {parts}, but nothing is given that does them; give an executor, or do each part in a process of its own "
                 "(convert_part) and commit"
             )
-    return None if parts is None and isinstance(executor, ThreadPoolExecutor) else executor
-
-
-def in_parts(
-    chosen: CheckpointPath,
-    targets: Sequence[Target],
-    limits: Limits,
-    executor: Executor,
-    parts: int | None,
-    hooks: tuple[Callable[[Progress], None] | None, Callable[[str], None] | None],
-) -> MultiReport:
-    """Converts to all targets in parts, which the executor does."""
+    if executor is None or (parts is None and isinstance(executor, ThreadPoolExecutor)):
+        return convert_targets(chosen, checked, executor, progress, before_publish)
     from reshard.conversion.conversion_key import plainly
     from reshard.conversion.parts.on_executor import convert_in_parts
 
     checked, options = plainly(targets, limits)
-    return convert_in_parts(chosen, checked, options, executor, parts, *hooks)
+    return convert_in_parts(chosen, checked, options, executor, parts, progress, before_publish)
 
 
 def _places(targets: object) -> list[object]:

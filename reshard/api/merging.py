@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from msgspec.structs import replace
 
 from reshard.answers.record import counted
-from reshard.api.conversion import executor_of_parts, in_parts
+from reshard.api.conversion import converted
 from reshard.arguments import takes_options
 from reshard.conversion.options import Target
 from reshard.engine.limits import limits_of
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from reshard.arguments import DTypeLike, MapLike, Path, Unlisted
-    from reshard.arithmetic.weights import MergeMethod
     from reshard.conversion.options import ConvertOptions
     from reshard.conversion.report import ConversionReport
     from reshard.engine.progress import Progress
@@ -31,9 +30,8 @@ def merge(
     weights: Sequence[float] | str | None = None,
     ema: float | None = None,
     last: int | None = None,
-    method: MergeMethod = "linear",
     base: Path | tuple[Path, MapLike] | None = None,
-    scale: float = 1.0,
+    scale: float | None = None,
     from_: int | None = None,
     dtype: DTypeLike | None = None,
     unlisted: Unlisted = "leave",
@@ -59,9 +57,9 @@ def merge(
             a decay of the learning rate. Equal by default.
         ema: the decay of a moving average over the checkpoints, such as 0.999, in place of weights.
         last: the one source is the folder of a run: its so many last steps.
-        method: ``"linear"``, a weighted average; ``"task-arithmetic"``, ``base + scale * sum(weight * (source - base))``, with weights as they
-            are given, 1 by default.
-        base, scale: of task arithmetic.
+        base: for task arithmetic, the checkpoint that all were trained from; makes ``base + scale * sum(weight * (source - base))``, with weights
+            as they are given, 1 by default.
+        scale: of task arithmetic, 1 by default.
         from_: the number, from 1, of the source from which everything is taken that is no float.
         dtype: of averaged tensors, by default that of the first; so floats are rounded once, where ``cast`` would round again.
         unlisted, max_memory, workers, max_growth, executor, parts, progress, before_publish: as for ``convert``.
@@ -74,28 +72,28 @@ def merge(
     """
     from reshard.arithmetic.merge import Merge, is_averaged
     from reshard.conversion.check_target import check_target
-    from reshard.conversion.convert import convert_targets
     from reshard.formats.choose import choose_checkpoint
     from reshard.storage.local.target_checks import refuse_overlap
     from reshard.storage.location import locate
 
-    asked: dict[str, Any] = {
-        "sources": sources, "weights": weights, "ema": ema, "last": last, "method": method, "base": base, "scale": scale, "from_": from_,
-        "dtype": dtype, "unlisted": unlisted,
-    }  # fmt: skip
-    made = Merge.asked(asked)
+    asked = {
+        "sources": sources,
+        "weights": weights,
+        "ema": ema,
+        "last": last,
+        "base": base,
+        "scale": scale,
+    }
+    made = Merge.asked({**asked, "from_": from_, "dtype": dtype, "unlisted": unlisted})
     paths = [each.path for each in (*made.sources, *filter(None, [made.base]))]
     first = choose_checkpoint(paths[0], None, None, "source", unlisted)
-    chosen = replace(first, computed=(made,))
     limits = limits_of(max_memory, workers, *paths, target, max_growth=max_growth)
     checked = check_target(Target(target, **options), limits)
     for each in paths:
         refuse_overlap(locate(checked.target), locate(each))
-    if (on := executor_of_parts(executor, parts)) is not None:
-        hooks = (progress, before_publish)
-        report = in_parts(chosen, [Target(target, **options)], limits, on, parts, hooks).reports[0]
-    else:
-        report = convert_targets(chosen, [checked], executor, progress, before_publish).reports[0]
+    how = (limits, executor, parts, progress, before_publish)
+    chosen, targets = replace(first, computed=(made,)), [Target(target, **options)]
+    report = converted(chosen, targets, [checked], *how).reports[0]
     if report.already_done:
         return report
     averaged = sum(is_averaged(tensor.source_dtype or "int64") for tensor in report.tensors)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
+    from reshard.formats.base import Reader
     from reshard.formats.formula import Computation
+    from reshard.formats.quantized import Quantized
     from reshard.formats.registry import CheckpointPath
 
 COMPUTATIONS: Mapping[str, str] = {
@@ -33,3 +35,12 @@ def computed(chosen: CheckpointPath, **asked: Any) -> CheckpointPath:
         if option in asked
     ]
     return replace(chosen, computed=(*chosen.computed, *more))
+
+
+def quantized_text(reader: Reader, found: Quantized | None) -> str:
+    """What is quantised in a checkpoint, or was before it was dequantised, in words; "" where nothing is."""
+    if "dequantize" in reader.computed:
+        from reshard.arithmetic.dequantize import dequantized_text
+
+        return dequantized_text(reader)
+    return "" if found is None else found.text

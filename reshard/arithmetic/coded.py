@@ -6,12 +6,14 @@ It compares shapes and dtypes, and raises the error of ``Coded.refused`` for wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reshard.arguments import Dequantized
 from reshard.errors import PlanError
 from reshard.formats.base import Reader
 from reshard.formats.computed import ComputedTensor, Operand, computed_tensor
@@ -24,9 +26,6 @@ from reshard.layout.tensor_spec import TensorSpec
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-WeightType = Literal["bfloat16", "float32"]
-"""The dtypes of dequantised weights."""
-
 SMALL_BYTES = 64 << 20
 """Memory for the reading of a companion of a few elements; the least budget of a conversion."""
 
@@ -37,18 +36,20 @@ KEEP = "leave this out, and codes and scales are kept whole, as they are stored 
 """The remedy for codes that cannot be dequantised."""
 
 
-class Decoding(Formula, frozen=True):
+class Decoding(Formula, frozen=True, kw_only=True):
     """A formula that turns codes into weights.
 
     Attributes:
         scheme: of the codes, in words.
         exact: True if each weight is code times scale to the last bit, as far as the exponent of the dtype reaches; else it is rounded.
         dtype: of the weights.
+        is_turned: True if codes have the last two dimensions of weights in the other order.
     """
 
     scheme: str
     exact: bool
-    dtype: WeightType
+    dtype: Dequantized
+    is_turned: bool = False
 
 
 class Coded(Struct, frozen=True, eq=False):
@@ -63,7 +64,7 @@ class Coded(Struct, frozen=True, eq=False):
     pair: QuantizedPair
     reader: Reader
     config: Config
-    dtype: WeightType
+    dtype: Dequantized
 
     @property
     def codes(self) -> TensorSpec:
@@ -80,19 +81,22 @@ class Coded(Struct, frozen=True, eq=False):
         name = self.pair.companions.get(role)
         return None if name is None else self.reader.tensors[name].spec
 
-    def operand(self, name: str, *, is_held: bool = False) -> Operand:
-        """One of the pair's tensors as an operand."""
-        return Operand.of(self.reader, name, is_held=is_held)
-
     def weight(
-        self, formula: Decoding, operands: Sequence[Operand], storage: Grid | None = None
+        self, formula: Decoding, roles: Iterable[str], storage: Grid | None = None
     ) -> ComputedTensor:
-        """The weight. ``storage``: its chunks, where they are not those of the codes; then it has no layout."""
+        """The weight.
+
+        Args:
+            roles: of the operands behind the codes. Those are held; turned codes are, too, since each window needs some of every row.
+            storage: its chunks, where they are not those of the codes; then it has no layout.
+        """
         name, codes = weight_name(self.pair), self.codes
         if storage is None:
             spec = replace(codes, name=name, dtype=self.dtype, chunk_shape=None)
         else:
             spec = TensorSpec(name, storage.shape, self.dtype, storage)
+        operands = [Operand.of(self.reader, codes.name, is_held=formula.is_turned)]
+        operands += [Operand.of(self.reader, self.pair.companions[r], is_held=True) for r in roles]
         return computed_tensor(spec, formula, operands)
 
     def refused(self, reason: str) -> PlanError:
@@ -104,6 +108,12 @@ class Coded(Struct, frozen=True, eq=False):
         if more := self.pair.companions.keys() - _OF_INPUTS - {"scale", *roles}:
             name = self.pair.companions[min(more)]
             raise self.refused(f"nothing is known to do with {name!r} for {self.pair.scheme}")
+
+    def unknown(self) -> PlanError:
+        """The error for codes of a dtype that do not go with scales of another."""
+        return self.refused(
+            f"codes of {self.codes.dtype} with a scale of {self.scale.dtype} are not known"
+        )
 
     def misfit(self, role: str) -> PlanError:
         """The error for a companion whose shape or dtype does not go with the codes."""
@@ -126,24 +136,12 @@ class Coded(Struct, frozen=True, eq=False):
         return out
 
 
-Decoder = Callable[[Coded], ComputedTensor]
-"""Makes the weight of codes; PlanError for a form that it does not know."""
-
-
-_ENDINGS = (
-    ("weight_packed", "weight"), ("_packed", ""), ("qweight", "weight"), ("_blocks", ""), ("_qdata", ""),
-    ("/array/qvalue", ""), (".array.qvalue", ""), ("/qvalue", ""), (".qvalue", ""), ("._data", ""), ("/_data", ""),
-)  # fmt: skip
-"""The ends of the names of codes, and those of weights in their places; other names stay."""
+_OF_CODES = re.compile(
+    r"(?:_packed|_blocks|_qdata|[./]_data|(?:[./]array)?[./]qvalue)\Z|q(?=weight\Z)|(?<![^./])_(?=[^./]+_qdata\Z)"
+)
+"""What the names of codes have more than those of weights in their places; torchao has ``_weight_qdata``."""
 
 
 def weight_name(pair: QuantizedPair) -> str:
     """The name that a weight has without quantisation."""
-    for ending, plain in _ENDINGS:
-        if pair.name.endswith(ending):
-            name = pair.name.removesuffix(ending) + plain
-            if ending != "_qdata":
-                return name
-            start = max(name.rfind("."), name.rfind("/")) + 1
-            return name[:start] + name[start:].removeprefix("_")  # torchao: _weight_qdata
-    return pair.name
+    return _OF_CODES.sub("", pair.name)

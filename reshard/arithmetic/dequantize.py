@@ -6,13 +6,14 @@ tensor. Scales and other companions are not seen any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import get_args
 
 from msgspec import Struct
 
-from reshard.arguments import check_choice
-from reshard.arithmetic.coded import KEEP, Coded, Decoder, Decoding, WeightType
+from reshard.arguments import Dequantized, check_choice
+from reshard.arithmetic.coded import KEEP, Coded, Decoding
 from reshard.arithmetic.legacy import decode_4bit, decode_words
 from reshard.arithmetic.packed import decode_fp4, decode_integers
 from reshard.arithmetic.refuse_unknown import refuse_config, refuse_halves
@@ -20,9 +21,14 @@ from reshard.arithmetic.scaled import decode_scaled
 from reshard.errors import PlanError
 from reshard.formats.base import Reader
 from reshard.formats.computed import ComputedChunks, ComputedTensor, computed_reader
-from reshard.formats.quantized import quantization, quantization_config
+from reshard.formats.contents import StoredTensor
+from reshard.formats.quantized import quantization
 from reshard.geometry.dtypes import PACKED
+from reshard.geometry.sizes import format_bytes
 from reshard.storage.location import Location
+
+Decoder = Callable[[Coded], ComputedTensor]
+"""Makes the weight of codes; PlanError for a form that it does not know."""
 
 DECODERS: Mapping[str, Decoder] = {
     **dict.fromkeys(
@@ -44,12 +50,12 @@ class Dequantize(Struct, frozen=True):
         dtype: of the weights.
     """
 
-    dtype: WeightType
+    dtype: Dequantized
 
     @classmethod
     def asked(cls, dtype: str) -> Dequantize:
         """As the option gives it; PlanError for another dtype."""
-        check_choice("dequantize", dtype, get_args(WeightType))
+        check_choice("dequantize", dtype, get_args(Dequantized))
         return cls(dtype)  # type: ignore[arg-type] # one of the choices
 
     @property
@@ -60,9 +66,7 @@ class Dequantize(Struct, frozen=True):
     def text(self) -> str:
         return self.dtype
 
-    @property
-    def tensor_bytes(self) -> int:
-        return 2000
+    tensor_bytes = 2000
 
     def applied(self, base: Reader, root: Location) -> Reader:
         """The checkpoint of the weights, under the names that they have without quantisation.
@@ -72,19 +76,19 @@ class Dequantize(Struct, frozen=True):
         """
         del root
         found = quantization(base)
-        pairs = found.pairs if found else {}
+        pairs, config = (found.pairs, found.config or {}) if found else ({}, {})
         companions = {name for pair in pairs.values() for name in pair.companions.values()}
         refuse_halves(base, companions.union(pairs))
         if not pairs:
             raise PlanError(
                 f"{base.uri} has no quantised weights; leave this out, or give the checkpoint that has codes and scales (dequantize)"
             )
-        config = quantization_config(base.uri) or {}
         refuse_config(base, config)
         computed = {}
         names = base.tensors.keys() - companions - pairs.keys()
         for name, pair in pairs.items():
-            computed[name] = _decoded(Coded(pair, base, config, self.dtype))
+            coded = Coded(pair, base, config, self.dtype)
+            computed[name] = decoder_of(coded)(coded)
             weight = computed[name].stored.spec.name
             if weight in names:
                 raise PlanError(
@@ -97,15 +101,13 @@ class Dequantize(Struct, frozen=True):
         return iter(())
 
 
-def _decoded(coded: Coded) -> ComputedTensor:
-    """The weight of codes; PlanError where their kind has no decoder."""
-    codes = coded.codes
-    decode = DECODERS.get(coded.pair.kind)
-    if codes.name.endswith("qvalue") and codes.dtype not in PACKED:
-        decode = decode_scaled  # of Qwix and AQT, which have a code in each element
-    if decode is None:
+def decoder_of(coded: Coded) -> Decoder:
+    """The decoder of codes; PlanError where their kind has none."""
+    if coded.codes.name.endswith("qvalue") and coded.codes.dtype not in PACKED:
+        return decode_scaled  # of Qwix and AQT, which have a code in each element
+    if (decode := DECODERS.get(coded.pair.kind)) is None:
         raise coded.refused(f"no decoder is known for {coded.pair.scheme}")
-    return decode(coded)
+    return decode
 
 
 def dequantized(reader: Reader) -> Mapping[str, tuple[str, bool]]:
@@ -122,3 +124,22 @@ def dequantized(reader: Reader) -> Mapping[str, tuple[str, bool]]:
             changed.add(name)
         chunks = chunks.base.chunks
     return found
+
+
+def dequantized_text(reader: Reader) -> str:
+    """The kinds of codes, how many weights are exact, and the bytes of the checkpoint before and after."""
+    found = dequantized(reader)
+    kinds = Counter(scheme for scheme, _ in found.values()).items()
+    exact = sum(is_exact for _, is_exact in found.values())
+    texts = [f"{kind}: {n:,} weight{'s' * (n > 1)}" for kind, n in kinds]
+    stored, chunks = reader.tensors, reader.chunks
+    while isinstance(chunks, ComputedChunks):
+        stored, chunks = chunks.base.tensors, chunks.base.chunks
+    return (
+        f"{'; '.join(texts)}, {format_bytes(_nbytes(stored))} → {format_bytes(_nbytes(reader.tensors))} as {reader.computed['dequantize']}: "
+        f"{exact:,} exact, {len(found) - exact:,} rounded"
+    )
+
+
+def _nbytes(tensors: Mapping[str, StoredTensor]) -> int:
+    return sum(tensor.spec.nbytes for tensor in tensors.values())

@@ -15,15 +15,9 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from reshard.arithmetic.coded import Coded, Decoding
-from reshard.arithmetic.packed import (
-    FLOATS,
-    WINDOW_ELEMENTS,
-    PackedFormula,
-    packed_weight,
-    product,
-    shared_box,
-    spread,
-)
+from reshard.arithmetic.codes_formula import FLOATS, CodesFormula
+from reshard.arithmetic.packed import packed_weight
+from reshard.arithmetic.sharing import Sharing
 from reshard.formats.computed import ComputedTensor
 from reshard.formats.safe_json import json_value
 from reshard.geometry.grid import Box, Grid
@@ -56,13 +50,13 @@ def decode_words(coded: Coded) -> ComputedTensor:
         raise coded.refused("the config has 'desc_act', but it has no g_idx")
     if index is not None and (index.dtype, index.shape) != ("int32", (inputs,)):
         raise coded.misfit("group_index")
-    formula = PackedFormula(
-        coded.pair.scheme, False, coded.dtype, count, -2 if is_gptq else -1, (0 if index else inputs // groups, 1), bits, less,
-        scale.dtype, third="zeros", zeros_axis=-1, is_turned=True, order=() if is_gptq else _AWQ_ORDER,
-        groups=groups if index else 0, index=index.name if index else "",
+    formula = CodesFormula(
+        scheme=coded.pair.scheme, exact=False, dtype=coded.dtype, codes=f"uint{bits}", bits=bits, count=count, axis=-2 if is_gptq else -1,
+        sharing=Sharing.of_each(0 if index else inputs // groups, 1), less=less, has_zeros=True, zeros_axis=-1, is_turned=True,
+        order=() if is_gptq else _AWQ_ORDER, groups=groups if index else 0, index=index.name if index else "",
     )  # fmt: skip
     roles = ("zero_point", "group_index") if index else ("zero_point",)
-    return packed_weight(coded, formula, inputs if is_gptq else outputs, roles)
+    return packed_weight(coded, formula, inputs if is_gptq else outputs, *roles)
 
 
 def _bits_and_less(coded: Coded, *, is_gptq: bool) -> tuple[int, int]:
@@ -113,14 +107,13 @@ def decode_4bit(coded: Coded) -> ComputedTensor:
                 f"for its quant_state it should have {role} of {dtype} and of the shape {list(shape)}"
             )
     formula = FlatFormula(
-        coded.pair.scheme, False, coded.dtype, state.shape, state.blocksize, nested, state.nested_offset
+        scheme=coded.pair.scheme, exact=False, dtype=coded.dtype, shape=state.shape, block=state.blocksize, nested=nested,
+        offset=state.nested_offset,
     )  # fmt: skip
-    held = [coded.operand(coded.pair.companions[role], is_held=True) for role in shapes]
-    operands = [coded.operand(coded.codes.name), *held]
-    return coded.weight(formula, operands, Grid.whole(state.shape))
+    return coded.weight(formula, shapes, Grid.whole(state.shape))
 
 
-class FlatFormula(Decoding, frozen=True):
+class FlatFormula(Decoding, frozen=True, kw_only=True):
     """The number of a code times the scale of its block, over the flat tensor; the first of two codes has the high bits.
 
     Attributes:
@@ -135,7 +128,7 @@ class FlatFormula(Decoding, frozen=True):
     nested: int
     offset: float
 
-    window_elements = WINDOW_ELEMENTS
+    window_elements = 1 << 15
 
     @property
     def grain(self) -> tuple[int, ...]:
@@ -145,23 +138,24 @@ class FlatFormula(Decoding, frozen=True):
 
     def boxes(self, box: Box) -> Sequence[Box]:
         flat = self._flat(box)
-        codes, scale = shared_box(flat, (2,)), shared_box(flat, (self.block,))
+        codes, scale = flat.in_tiles((2,)), flat.in_tiles((self.block,))
         found = [Box((*codes.start, 0), (*codes.stop, 1)), scale, Box.full((16,))]
         if self.nested:
-            found += [shared_box(scale, (self.nested,)), Box.full((256,))]
+            found += [scale.in_tiles((self.nested,)), Box.full((256,))]
         return found
 
     def compute(self, box: Box, operands: Sequence[Any], out: Any) -> None:
         codes, scale, table, *nested = operands
-        flat, octets = self._flat(box), codes.reshape(-1)
+        flat, octets, sharing = self._flat(box), codes.reshape(-1), Sharing.of_each(self.block)
         each = np.stack([octets >> 4, octets & 15], -1).reshape(-1)
-        each = each[flat.start[0] % 2 :][: box.size]
+        weights = table.take(each[flat.start[0] % 2 :][: box.size])
         with np.errstate(all="ignore"):
             if self.nested:
-                blocks = shared_box(flat, (self.block,))
-                scale = nested[1].take(scale) * spread(nested[0], blocks, (self.nested,))
-                scale += np.float32(self.offset)
-            weights = product(table.take(each), spread(scale, flat, (self.block,)))
+                factors = Sharing.of_each(self.nested).spread(
+                    nested[0], flat.in_tiles((self.block,))
+                )
+                scale = nested[1].take(scale) * factors + np.float32(self.offset)
+            sharing.multiply(weights, scale, flat)
             out[...] = weights.reshape(box.shape)
 
     def _flat(self, box: Box) -> Box:

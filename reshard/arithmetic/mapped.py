@@ -37,12 +37,9 @@ def mapped_reader(reader: Reader, given: GivenMap) -> Reader:
 
 
 def _computed(reader: Reader, tensor: MappedTensor) -> ComputedTensor:
-    operands = [
-        Operand.of(reader, piece.source, is_held=_is_turned(piece))
-        for piece in tensor.pieces
-        if piece.fill is None
-    ]
-    spec = replace(tensor.spec, storage=_grid(reader, tensor))
+    pieces = [piece for piece in tensor.pieces if piece.fill is None]
+    operands = [Operand.of(reader, p.source, is_held=_is_turned(p)) for p in pieces]
+    spec = replace(tensor.spec, storage=_grid(reader, tensor.spec.shape, pieces))
     made = computed_tensor(spec, PiecesFormula(tensor.pieces), operands)
     is_key = any(operand.stored.is_key for operand in operands)
     return replace(made, stored=replace(made.stored, is_key=is_key))
@@ -54,30 +51,24 @@ def _is_turned(piece: Piece) -> bool:
     return piece.is_viewed or piece.axis_order != in_order
 
 
-def _grid(reader: Reader, tensor: MappedTensor) -> Grid:
+def _grid(reader: Reader, shape: tuple[int, ...], pieces: Sequence[Piece]) -> Grid:
     """The cuts of a target that part no stored chunk of its pieces; none where a dimension of it is split."""
-    shape, pieces = tensor.spec.shape, [p for p in tensor.pieces if p.fill is None]
     if any(piece.target_view is not None for piece in pieces):
         return Grid.whole(shape)
-    grids = [
-        piece.source_grid(reader.tensors[piece.source].spec.storage).permute(piece.axis_order)
-        for piece in pieces
-    ]
-    cuts = []
-    for dim, size in enumerate(shape):
-        ranges = [
-            (p.target_box.start[dim], p.target_box.stop[dim], grid.cuts[dim])
-            for p, grid in zip(pieces, grids, strict=True)
-        ]
-        found = sorted({0, size}.union(*({a + cut for cut in inner} for a, _, inner in ranges)))
-        parted = {
-            cut
-            for start, stop, inner in set(ranges)
-            for cut in found[bisect_right(found, start) : bisect_left(found, stop)]
-            if cut - start not in inner
-        }
-        cuts.append(tuple(cut for cut in found if cut not in parted))
-    return Grid(shape, tuple(cuts))
+    cuts = [{0, size} for size in shape]
+    inner = set()
+    for piece in pieces:
+        stored = reader.tensors[piece.source].spec.storage
+        grid = piece.source_grid(stored).permute(piece.axis_order)
+        box = piece.target_box
+        inner |= set(zip(range(len(shape)), box.start, box.stop, grid.cuts, strict=True))
+    for dim, start, _, own in inner:
+        cuts[dim] |= {start + cut for cut in own}
+    rising = list(map(sorted, cuts))
+    for dim, start, stop, own in inner:
+        within = rising[dim][bisect_right(rising[dim], start) : bisect_left(rising[dim], stop)]
+        cuts[dim] -= {cut for cut in within if cut - start not in own}
+    return Grid(shape, tuple(tuple(sorted(each)) for each in cuts))
 
 
 class PiecesFormula(Formula, frozen=True):
@@ -95,49 +86,37 @@ class PiecesFormula(Formula, frozen=True):
     def compute(self, box: Box, operands: Sequence[Any], out: Any) -> None:
         arrays = iter(operands)
         for piece in self.pieces:
-            if piece.fill is None:
-                _move(piece, box, next(arrays), out)
-            else:
-                _fill(piece, piece.fill, box, out)
+            for part, block in _blocks(piece, box, arrays, out.dtype):
+                for place, at in piece.target_boxes(part):
+                    to = out[place.relative_to(box.start).slices]
+                    found = block[at.slices].reshape(to.shape)
+                    if piece.is_computed:
+                        cast_into(to, found, saturate=piece.saturate, arithmetic=piece.arithmetic)
+                    else:
+                        to[...] = found
 
 
 def _needed(piece: Piece, box: Box) -> Box:
     """The box of the source around what a box of the target takes of a piece; empty for nothing."""
     parts = [piece.to_source(part) for part in piece.of_target(box)] if box.size else []
-    if parts:
-        return Box.around(parts)
-    view = piece.source_view
-    nowhere = (0,) * (piece.source_box.rank if view is None else len(view.sizes))
-    return Box(nowhere, nowhere)
+    found = Box.around(parts or [piece.to_source(Box.full(piece.shape))])
+    return found if parts else Box(found.start, found.start)
 
 
-def _places(piece: Piece, part: Box, box: Box) -> Iterator[tuple[Box, Box]]:
-    """The places of a box of a piece in an array of ``box``, each with the part of it in the target's order."""
-    return ((to.relative_to(box.start), at) for to, at in piece.target_boxes(part))
+def _blocks(piece: Piece, box: Box, arrays: Iterator[Any], dtype: Any) -> Iterator[tuple[Box, Any]]:
+    """The boxes of a piece in a box of its target, with their elements in the target's order; an array has those of ``_needed``."""
+    import numpy as np
 
-
-def _move(piece: Piece, box: Box, elements: Any, out: Any) -> None:
-    """Writes the elements of a piece that are in a box of its target; ``elements`` are those of ``_needed``."""
     wanted = list(piece.of_target(box))
+    if piece.fill is not None:
+        element = np.frombuffer(piece.fill, dtype)[0]
+        yield from ((part, np.broadcast_to(element, part.shape)) for part in wanted)
+        return
+    elements = next(arrays)
     for overlap in piece.overlaps(_needed(piece, box)) if wanted else ():
         block = elements[overlap.inside.slices].reshape(overlap.shape)[overlap.where.slices]
         for part in wanted:
             common = overlap.box.intersect(part)
-            if common is None:
-                continue
-            moved = block[common.relative_to(overlap.box.start).slices].transpose(piece.axis_order)
-            for place, at in _places(piece, common, box):
-                to = out[place.slices]
-                found = moved[at.slices].reshape(to.shape)
-                if piece.is_computed:
-                    cast_into(to, found, saturate=piece.saturate, arithmetic=piece.arithmetic)
-                else:
-                    to[...] = found
-
-
-def _fill(piece: Piece, element: bytes, box: Box, out: Any) -> None:
-    import numpy as np
-
-    for part in piece.of_target(box):
-        for place, _ in _places(piece, part, box):
-            out[place.slices] = np.frombuffer(element, out.dtype)[0]
+            if common is not None:
+                taken = block[common.relative_to(overlap.box.start).slices]
+                yield common, taken.transpose(piece.axis_order)

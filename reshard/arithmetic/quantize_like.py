@@ -10,31 +10,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.arguments import path_of
+from reshard.arithmetic.average import SameFormula
 from reshard.arithmetic.coded import Coded, weight_name
+from reshard.arithmetic.codes_formula import FLOATS, INT8_FACTOR, CodesFormula
+from reshard.arithmetic.dequantize import decoder_of
 from reshard.arithmetic.refuse_unknown import refuse_config
-from reshard.arithmetic.scaled import INT8_FACTOR, ScaledFormula, decode_scaled
+from reshard.arithmetic.scaled import decode_scaled
 from reshard.errors import PlanError, VerificationError
 from reshard.formats.base import Reader
 from reshard.formats.computed import ComputedTensor, Operand, computed_reader, computed_tensor
 from reshard.formats.formula import Formula
-from reshard.formats.quantized import quantization, quantization_config
+from reshard.formats.quantized import quantization
 from reshard.formats.registry import open_reader
-from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Box
 from reshard.storage.location import Location, locate, real_text
 
 if TYPE_CHECKING:
     from reshard.arguments import Path
 
-WEIGHTS = ("float32", "bfloat16", "float16")
-"""The dtypes of weights, and of tensors that are cast to the dtype of the other checkpoint's."""
-
-_KINDS = ("fp8", "int8", "int4", "int2", "uint4", "uint2", "int8 of bitsandbytes")
 _REMEDY = "leave this out, or give a checkpoint with codes of one element each and a scale (quantize_like)"
 
 
@@ -60,10 +59,7 @@ class QuantizeLike(Struct, frozen=True):
     def text(self) -> str:
         return real_text(self.like)
 
-    @property
-    def tensor_bytes(self) -> int:
-        """Each has an entry in the other checkpoint, and up to three companions."""
-        return 6000
+    tensor_bytes = 6000  # an entry in the other checkpoint, and up to three companions
 
     def applied(self, base: Reader, root: Location) -> Reader:
         """The checkpoint with the names, dtypes and scales of the other one.
@@ -78,7 +74,7 @@ class QuantizeLike(Struct, frozen=True):
             raise PlanError(
                 f"{like.uri} has no quantised weights; give a checkpoint that has codes and scales (quantize_like)"
             )
-        config = quantization_config(like.uri) or {}
+        config = found.config or {}
         refuse_config(like, config, _REMEDY)
         companions = {name for pair in found.pairs.values() for name in pair.companions.values()}
         names = {weight_name(pair): pair.name for pair in found.pairs.values()}
@@ -92,7 +88,7 @@ class QuantizeLike(Struct, frozen=True):
                 computed[name] = made
         copied = [Operand.of(like, name) for name in like.tensors if name in companions]
         specs = [replace(one.stored.spec, chunk_shape=None, layout=None) for one in copied]
-        added = [computed_tensor(s, CopyFormula(), [o]) for s, o in zip(specs, copied, strict=True)]
+        added = [computed_tensor(s, SameFormula(s.name, (like.uri,)), [o]) for s, o in zip(specs, copied, strict=True)]  # fmt: skip
         return computed_reader(base, computed, added=added)
 
     def state(self) -> Iterator[str]:
@@ -132,9 +128,9 @@ def _nearest(
         )
     if codes is None and source.dtype == wanted.dtype:
         return None
-    if source.dtype not in WEIGHTS or (codes is None and wanted.dtype not in WEIGHTS):
+    if source.dtype not in FLOATS or (codes is None and wanted.dtype not in FLOATS):
         raise PlanError(
-            f"{name!r} is {source.dtype}, but {wanted.dtype} in {like.uri}; expected one of {', '.join(WEIGHTS)}; cast it in a conversion of its own "
+            f"{name!r} is {source.dtype}, but {wanted.dtype} in {like.uri}; expected one of {', '.join(FLOATS)}; cast it in a conversion of its own "
             "first (cast)"
         )
     spec = replace(source, name=its, dtype=wanted.dtype, chunk_shape=None)
@@ -142,33 +138,19 @@ def _nearest(
     return computed_tensor(spec, formula, [Operand.of(base, name), *scale])
 
 
-def _decoding(codes: _Codes, dtype: str) -> tuple[ScaledFormula, Sequence[Operand]]:
+def _decoding(codes: _Codes, dtype: str) -> tuple[CodesFormula, Sequence[Operand]]:
     """The formula and the scale of codes; PlanError where weights in ``dtype`` do not tell the codes."""
-    if codes.pair.kind not in _KINDS and not codes.codes.name.endswith("qvalue"):
+    if decoder_of(codes) is not decode_scaled:
         raise codes.refused(f"{codes.pair.scheme} is not among the forms that are written")
     weight = decode_scaled(codes)
     formula = weight.formula
-    assert isinstance(formula, ScaledFormula)  # noqa: S101  it makes no other
+    assert isinstance(formula, CodesFormula)  # noqa: S101  it makes no other
     if formula.has_zeros or formula.codes == "uint8":
         raise codes.refused("two codes that are far from their zero point may be one weight")
-    if (formula.codes, formula.scale, dtype) == ("int8", "float16", "bfloat16"):
+    if (formula.codes, codes.scale.dtype, dtype) == ("int8", "float16", "bfloat16"):
         why = "with scales in float16 two codes may be one weight in bfloat16; or take weights in float32"
         raise codes.refused(why)
     return formula, weight.operands[1:]
-
-
-class CopyFormula(Formula, frozen=True):
-    """A tensor as it is."""
-
-    is_opaque = True
-    scratch_bytes = 0
-
-    def boxes(self, box: Box) -> Sequence[Box]:
-        return (box,)
-
-    def compute(self, box: Box, operands: Sequence[Any], out: Any) -> None:
-        del box
-        out[...] = operands[0]
 
 
 class NearestFormula(Formula, frozen=True):
@@ -184,7 +166,7 @@ class NearestFormula(Formula, frozen=True):
     name: str
     like: str
     dtype: str
-    decoding: ScaledFormula | None
+    decoding: CodesFormula | None
 
     scratch_bytes = 24
 
@@ -199,8 +181,8 @@ class NearestFormula(Formula, frozen=True):
             if self.decoding is not None:
                 numbers = _over_scale(weights, operands[1], box, self.decoding)
             if "int" in self.dtype:
-                numbers, (least, most) = np.rint(numbers), _ends(self.dtype)
-                lost = ~((numbers >= least) & (numbers <= most))
+                numbers, ends = np.rint(numbers), ml_dtypes.iinfo(out.dtype)  # type: ignore[no-untyped-call]
+                lost = ~((numbers >= int(ends.min)) & (numbers <= int(ends.max)))
                 out[...] = np.where(lost, 0, numbers)
             else:
                 out[...] = numbers
@@ -214,20 +196,9 @@ class NearestFormula(Formula, frozen=True):
             )
 
 
-def _over_scale(weights: Any, scale: Any, box: Box, decoding: ScaledFormula) -> Any:
-    if decoding.scale == "uint8":
-        scale = scale.view(numpy_dtype("float8_e8m0fnu"))
-    wide = decoding.wide(scale, box) * (INT8_FACTOR if decoding.is_of_127 else np.float32(1))
+def _over_scale(weights: Any, scale: Any, box: Box, decoding: CodesFormula) -> Any:
+    wide = decoding.sharing.spread(decoding.factors(scale), box)
+    wide = wide * (INT8_FACTOR if decoding.is_of_127 else np.float32(1))
     found = weights / wide
     # A scale of 0 makes zeros of all codes, and 0 / 0 is none.
     return np.where((weights == 0) & np.isnan(found), weights, found)
-
-
-def _ends(dtype: str) -> tuple[int, int]:
-    """The least and the most number of a dtype of integers.
-
-    >>> _ends("int4"), _ends("uint2")
-    ((-8, 7), (0, 3))
-    """
-    bits = int(dtype.lstrip("uint"))
-    return (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)

@@ -9,7 +9,7 @@ from typing import Any
 from reshard.arithmetic.coded import KEEP
 from reshard.errors import PlanError
 from reshard.formats.base import Reader
-from reshard.formats.quantized import ONLY_CODES, Config
+from reshard.formats.quantized import ONLY_CODES, Config, config_groups
 
 _CODES = re.compile(r"(?:\b|_)(?:weight_packed|qweight|qvalue|qdata|proj_blocks)$")
 _SCALES = re.compile(
@@ -31,15 +31,12 @@ def refuse_halves(reader: Reader, halves: Collection[str]) -> None:
     others = [tensor.spec for name, tensor in reader.tensors.items() if name not in halves]
     bare = [s for s in others if s.dtype in ONLY_CODES or _CODES.search(s.name)]
     lone = [s for s in others if _SCALES.search(s.name)]
-    for found, what, lacks in (
-        (bare, "codes", "no scale that fits"),
-        (lone, "scales", "no codes that fit"),
-    ):
+    for found, what in ((bare, "codes with no scale that fits"), (lone, "scales with no codes that fit")):  # fmt: skip
         if found:
             some = "; ".join(f"{s.name!r}, {s.dtype} {list(s.shape)}" for s in found[:_SHOWN])
             some += "; …" * (len(found) > _SHOWN)
             raise PlanError(
-                f"{reader.uri} has {len(found):,} tensor{'s' * (len(found) > 1)} of {what} with {lacks} ({some}); look for files that are missing, "
+                f"{reader.uri} has {len(found):,} tensor{'s' * (len(found) > 1)} of {what} ({some}); look for files that are missing, "
                 f"or {KEEP}"
             )
     more = next((s.name for s in others if _MORE.search(s.name)), None)
@@ -78,7 +75,5 @@ def _named(config: Config) -> Iterator[tuple[str, Any, frozenset[str]]]:
     if config.get("quant_method") != "compressed-tensors":
         return
     yield "format", config.get("format"), _FORMATS
-    groups = config.get("config_groups")
-    for name, group in groups.items() if isinstance(groups, Mapping) else ():
-        if isinstance(group, Mapping):
-            yield f"group {name!r} of the format", group.get("format"), _FORMATS
+    for name, group in config_groups(config).items():
+        yield f"group {name!r} of the format", group.get("format"), _FORMATS

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reshard.answers.record import making_many
+from reshard.arithmetic.asked import quantized_text
 from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.conversion_key import ConversionKey, plan_digest
 from reshard.conversion.plan import (
@@ -342,17 +343,9 @@ def _summary(
         missing_chunks=numbers(missing),
         free_bytes=target.place.parent.free_bytes() if target.target else None,
         map=None if mapping is None else MapSummary.of(mapping),
-        quantized=_quantized_text(reader, quantized),
+        quantized=quantized_text(reader, quantized),
         plan=plan,
     )
-
-
-def _quantized_text(reader: Reader, found: Quantized | None) -> str:
-    if "dequantize" in reader.computed:
-        from reshard.arithmetic.dequantized import dequantized_text
-
-        return dequantized_text(reader)
-    return "" if found is None else found.text
 
 
 def _metadata_bytes(

@@ -284,7 +284,7 @@ def recorded_operands(reader: Reader, names: Iterable[str]) -> Iterator[tuple[Re
 
 
 def _window(operand: Operand, box: Box) -> OperandWindow:
-    """What a chunk reads of an operand, with the places of its chunks."""
+    """The part of an operand that a chunk reads, with the places of its chunks."""
     spec = operand.stored.spec
     indices = itertools.product(*spec.storage.overlapping(box)) if box.size else ()
     chunks = tuple(SourceChunk.at(index, spec, operand.reader) for index in indices)

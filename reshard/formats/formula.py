@@ -1,4 +1,4 @@
-"""Computation: what makes one open checkpoint of another. Formula: the way to compute a tensor from others, box by box."""
+"""Computation: makes one open checkpoint of another. Formula: the way to compute a tensor from others, box by box."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Computation(Protocol):
-    """What makes one open checkpoint of another: a step between opening and everything else.
+    """A maker of one open checkpoint from another: a step between opening and everything else.
 
     Attributes:
         option: the name of the option that asks for it, and its value as plain data, from which it can be made again.
@@ -93,7 +93,7 @@ class Formula(Struct, frozen=True):
         raise NotImplementedError
 
     def opened(self, where: str, nbytes: int) -> Calculation:
-        """What computes a chunk of ``nbytes``, whose name for messages is ``where``."""
+        """The calculation of a chunk of ``nbytes``, whose name for messages is ``where``."""
         del where, nbytes
         return Calculation(self)
 

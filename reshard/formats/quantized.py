@@ -102,29 +102,17 @@ SCHEMES = (
 """The ways in which programs name codes and their companions, in the order in which they are tried."""
 
 
-class NamedPair(Struct, frozen=True):
-    """Codes and companions that have the names of a scheme; their shapes may still not fit.
-
-    Attributes:
-        names: of the companions, by role.
-    """
-
-    codes: TensorSpec
-    scheme: NamingScheme
-    names: Mapping[str, str]
-
-
 def named_pairs(
     candidates: Iterable[TensorSpec], specs: Mapping[str, TensorSpec]
-) -> Iterator[NamedPair]:
-    """The tensors that may be codes, each with the companions of the first scheme that names a scale."""
+) -> Iterator[tuple[TensorSpec, NamingScheme, Mapping[str, str]]]:
+    """The tensors that may be codes, each with the first scheme that names a scale, and the companions by role; shapes may still not fit."""
     possible = _possible(specs)
     for spec in candidates:
         for scheme in possible:
             if spec.name.endswith(scheme.ending) and spec.dtype.startswith(scheme.dtypes):
                 names = _companions(spec.name.removesuffix(scheme.ending), scheme, specs)
                 if "scale" in names:
-                    yield NamedPair(spec, scheme, names)
+                    yield spec, scheme, names
                     break
 
 
@@ -176,7 +164,9 @@ def form_of_pair(
     has_groups: bool,
 ) -> tuple[str, CodesShape] | None:
     """The scheme and the grain of a pair; None where codes and scale do not fit: two tensors may be called so by chance."""
-    tile = _tile_of_pair(dtypes[0], codes, scale, title, said, is_exact)
+    tile = None if title == TORCHAO else _tile(codes, scale, () if dtypes[0] in WORDS else said, is_exact)  # fmt: skip
+    if title == "mxfp4" and tile is not None:
+        tile = (*tile[:-1], codes[-1])  # gpt-oss: the last dimension has the codes of a block
     is_sure = title != "" or dtypes[0] in ONLY_CODES  # that these tensors belong together
     if not (tile or is_sure) or not dtypes[1].startswith(_OF_SCALES):
         return None
@@ -199,34 +189,14 @@ def _grain(
     return tuple(math.lcm(*(size or 1 for size in sizes)) for sizes in sides)
 
 
-def _tile_of_pair(
-    dtype: str,
-    codes: CodesShape,
-    scale: CodesShape,
-    title: str,
-    said: CodesShape,
-    is_exact: bool,
-) -> CodesShape | None:
-    if title == TORCHAO:
-        return None
-    tile = _tile(codes, scale, () if dtype in WORDS else said, is_exact)
-    if (
-        title == "mxfp4" and tile is not None
-    ):  # gpt-oss: the last dimension has the codes of a block
-        return (*tile[:-1], codes[-1])
-    return tile
-
-
 def _words(dtypes: tuple[str, str], title: str, tile: CodesShape) -> str:
     """The kind of codes, and how many share a scale where an element's number of codes is known."""
     dtype, scale_dtype = dtypes
-    if not title and dtype in WORDS:
-        is_mx = dtype == "uint8" and scale_dtype in _BYTE_EXPONENTS
-        title = "mxfp4" if is_mx else "packed integers"
-    title = title or _kind(dtype)
-    if dtype in WORDS:
-        return f"{title}, {_blocks(tile, 2)}" if title in _TWO_IN_A_BYTE else title
-    return f"{title}, {_blocks(tile, PACKED.get(dtype, (1,))[0])}"
+    is_mx = dtype == "uint8" and scale_dtype in _BYTE_EXPONENTS
+    title = title or ("mxfp4" if is_mx else "packed integers" if dtype in WORDS else _kind(dtype))
+    if dtype in WORDS and title not in _TWO_IN_A_BYTE:
+        return title
+    return f"{title}, {_blocks(tile, 2 if dtype in WORDS else PACKED.get(dtype, (1,))[0])}"
 
 
 def _kind(dtype: str) -> str:
@@ -249,21 +219,24 @@ def _tile(
         return None if -1 in tile else tile
     if math.prod(scale) == 1:
         return (0,) * len(codes)
-    if scale == codes[:-1]:
-        return (*(1,) * len(scale), 0)
-    return _tile_of_list(codes, scale[0]) if len(scale) == 1 else None
+    if len(scale) == 1:
+        return _tile_of_list(codes, scale[0])
+    is_lower = len(scale) < len(codes)  # a scale is then for all of the last dimensions
+    return (
+        _tile(codes, (*scale, *(1,) * (len(codes) - len(scale))), said, is_exact)
+        if is_lower
+        else None
+    )
 
 
 def _tile_of_list(codes: CodesShape, scales: int) -> CodesShape | None:
     """The same for scales in one dimension: of each row or column, or of stretches of a flat tensor."""
-    if scales in codes:
-        which = codes.index(scales)
-        return tuple(int(dim == which) for dim in range(len(codes)))
     long = [dim for dim, size in enumerate(codes) if size > 1]
-    if len(long) != 1 or not 0 < scales < codes[long[0]]:
+    if scales not in codes and (len(long) != 1 or not 0 < scales < codes[long[0]]):
         return None
-    size = -(-codes[long[0]] // scales)
-    return tuple(size if dim == long[0] else 0 for dim in range(len(codes)))
+    which = codes.index(scales) if scales in codes else long[0]
+    size = -(-codes[which] // max(1, scales))
+    return tuple(size if dim == which else 0 for dim in range(len(codes)))
 
 
 def _along(codes: int, scales: int, said: int, is_exact: bool) -> int:
@@ -299,10 +272,9 @@ def companion_axes(
 ) -> tuple[int | None, ...]:
     """The dimension of the codes that each dimension of a companion belongs to; None for one that is for all codes."""
     tile, rank = companion_tile(pair, role, codes, companion) or (), len(companion.shape)
-    if len(tile) == rank:
-        return tuple(dim if size else None for dim, size in enumerate(tile))
-    own = tuple(dim for dim, size in enumerate(tile) if size)
-    return own if len(own) == rank else (None,) * rank
+    is_list = rank == 1 < len(tile)
+    own = tuple(dim if size else None for dim, size in enumerate(tile) if size or not is_list)
+    return (*own[:rank], *(None,) * (rank - len(own)))
 
 
 def _blocks(tile: CodesShape, factor: int) -> str:
@@ -404,7 +376,7 @@ def find_pairs(
     if not named and not bare:
         return None
     document = config()
-    fitting = (_pair_of(each, specs, document or {}) for each in named)
+    fitting = (_pair_of(*each, specs, document or {}) for each in named)
     pairs = {pair.name: pair for pair in fitting if pair is not None}
     halves = set(pairs).union(*(pair.companions.values() for pair in pairs.values()))
     bare = [name for name in bare if name not in halves] if document is not None else []
@@ -413,33 +385,35 @@ def find_pairs(
 
 
 def _pair_of(
-    named: NamedPair, specs: Mapping[str, TensorSpec], config: Config
+    codes: TensorSpec,
+    scheme: NamingScheme,
+    names: Mapping[str, str],
+    specs: Mapping[str, TensorSpec],
+    config: Config,
 ) -> QuantizedPair | None:
-    codes, scheme, names = named.codes, named.scheme, named.names
     scale, zeros = specs[names["scale"]], specs.get(names.get("zero_point", ""))
     is_nvfp4 = "global_scale" in names and codes.dtype == "uint8"
     form = form_of_pair(
-        (codes.dtype, scale.dtype),
-        codes.shape,
-        scale.shape,
-        None if zeros is None else zeros.shape,
-        scheme.title or ("nvfp4" if is_nvfp4 else ""),
-        _said(config),
-        scheme.is_exact,
-        "group_index" in names and config.get("desc_act") is not False,
-    )
+        (codes.dtype, scale.dtype), codes.shape, scale.shape, None if zeros is None else zeros.shape, scheme.title or ("nvfp4" if is_nvfp4 else ""),
+        _said(config), scheme.is_exact, "group_index" in names and config.get("desc_act") is not False,
+    )  # fmt: skip
     stem = codes.name.removesuffix(scheme.ending)
     return None if form is None else QuantizedPair(codes.name, form[0], names, form[1], stem)
+
+
+def config_groups(config: Config, part: str = "") -> dict[str, Config]:
+    """The groups of a config by name, or a part of each that has it."""
+    groups = config.get("config_groups")
+    found = groups.items() if isinstance(groups, Mapping) else ()
+    members = {n: g.get(part) if part else g for n, g in found if isinstance(g, Mapping)}
+    return {name: each for name, each in members.items() if isinstance(each, Mapping)}
 
 
 def _said(config: Config) -> CodesShape:
     """The rows and columns of a block in a config; () where it has none, or invalid ones."""
     found = config.get("weight_block_size")
-    groups = config.get("config_groups")
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        weights = group.get("weights") if isinstance(group, Mapping) else None
-        if isinstance(weights, Mapping):
-            found = weights.get("block_structure", found)
+    for weights in config_groups(config, "weights").values():
+        found = weights.get("block_structure", found)
     sizes = found if isinstance(found, list) else []
     fit = len(sizes) == 2 and all(type(n) is int and 0 < n < 1 << 31 for n in sizes)
     return tuple(sizes) if fit else ()

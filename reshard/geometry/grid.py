@@ -95,6 +95,16 @@ class Box(Struct, frozen=True, gc=False):
             tuple(map(self.start.__getitem__, order)), tuple(map(self.stop.__getitem__, order))
         )
 
+    def in_tiles(self, tile: Sequence[int]) -> Box:
+        """The tiles that have elements of the box, counted from the start of the tensor; 0 is a tile of all of a dimension.
+
+        >>> Box((100, 7), (200, 9)).in_tiles((64, 0))
+        Box(start=(1, 0), stop=(4, 1))
+        """
+        start = tuple(a // size if size else 0 for a, size in zip(self.start, tile, strict=True))
+        stop = tuple(-(-b // size) if size else 1 for b, size in zip(self.stop, tile, strict=True))
+        return Box(start, stop)
+
     @property
     def slices(self) -> tuple[slice | EllipsisType, ...]:
         """For indexing an array: ``array[box.slices]`` is always a view, also for a scalar."""

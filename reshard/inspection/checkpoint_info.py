@@ -17,6 +17,7 @@ from reshard.answers.shared import (
     RecordedMesh,
     Shape,
 )
+from reshard.arithmetic.asked import quantized_text
 from reshard.formats.base import Reader
 from reshard.formats.contents import Item, Leaf, StoredTensor
 from reshard.formats.lacks import record_warnings, unprotected
@@ -207,11 +208,6 @@ def describe(reader: Reader) -> CheckpointInfo:
         for name, tensor in stored.items()
     }
     quantized = quantization(reader)
-    text = "" if quantized is None else quantized.text
-    if "dequantize" in reader.computed:
-        from reshard.arithmetic.dequantized import dequantized_text
-
-        text = dequantized_text(reader)
     return CheckpointInfo(
         uri=reader.uri,
         format=reader.format,
@@ -229,7 +225,7 @@ def describe(reader: Reader) -> CheckpointInfo:
             *bare_warnings(quantized),
             *record_warnings(unprotected(reader)),
         ),
-        quantized=text,
+        quantized=quantized_text(reader, quantized),
     )
 
 

@@ -25,7 +25,7 @@ from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
 
 PairsOfCodes = Mapping[str, QuantizedPair]
-"""Pairs by the names of their codes."""
+"""Pairs by the names of their codes, or of all their tensors."""
 
 Specs = Mapping[str, TensorSpec]
 
@@ -49,12 +49,12 @@ def about_pair(pair: QuantizedPair) -> str:
     return f"{pair.name!r} holds codes ({pair.scheme}), which mean nothing without {pair.companions['scale']!r}"
 
 
-def takes_all(piece: Piece, shape: tuple[int, ...]) -> bool:
-    """True if a piece takes all of a tensor, as it is but for the dtype."""
-    box = piece.source_box
-    if box.stop != shape or any(box.start) or piece.is_viewed:
+def takes_all(pieces: Sequence[Piece], specs: Specs) -> bool:
+    """True if a target is all of one tensor, as it is but for the dtype."""
+    piece, box = pieces[0], pieces[0].source_box
+    if len(pieces) > 1 or any(box.start) or piece.is_viewed or piece.arithmetic is not None:
         return False
-    return piece.arithmetic is None and piece.axis_order == tuple(range(len(shape)))
+    return box.stop == specs[piece.source].shape and piece.axis_order == tuple(range(box.rank))
 
 
 def followers(pieces: Sequence[Piece], pairs: PairsOfCodes, specs: Specs) -> Iterator[Follower]:
@@ -84,7 +84,7 @@ def _follower(
     first = pieces[0]
     companion = specs[pairs[first.source].companions[role]]
     has_one = len({piece.source for piece in pieces}) == 1 and math.prod(companion.shape) == 1
-    if has_one or (len(pieces) == 1 and takes_all(first, specs[first.source].shape)):
+    if has_one or takes_all(pieces, specs):
         spec = TensorSpec(name, companion.shape, companion.dtype, Grid.whole(companion.shape))
         return Follower(spec, (Piece.whole(companion, spec),))
     filled = Box.around([piece.target_box for piece in pieces]).stop
@@ -172,11 +172,10 @@ def _counts(sizes: _Sizes, tiles: _Sizes) -> _Sizes:
 
 def _in_blocks(box: Box, tiles: Sequence[int], shape: Sequence[int]) -> Box:
     """A box counted in blocks; ValueError where it parts one."""
-    sides = list(zip(box.start, box.stop, tiles, shape, strict=True))
+    sides = zip(box.start, box.stop, tiles, shape, strict=True)
     if any(t and (a % t or (b % t and b != whole)) for a, b, t, whole in sides):
         raise ValueError
-    start = tuple(a // t if t else 0 for a, _, t, _ in sides)
-    return Box(start, tuple(-(-b // t) if t else 1 for _, b, t, _ in sides))
+    return box.in_tiles(tiles)
 
 
 def _refused(piece: Piece, pair: QuantizedPair, why: str) -> PlanError:

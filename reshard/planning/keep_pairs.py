@@ -6,36 +6,26 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
-
 from reshard.errors import PlanError
 from reshard.formats.quantized import Quantized, QuantizedPair
 from reshard.geometry.grid import Box, Grid
-from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.follow_codes import about_pair, companion_name, followers, takes_all
+from reshard.planning.follow_codes import (
+    PairsOfCodes,
+    Specs,
+    about_pair,
+    companion_name,
+    followers,
+    takes_all,
+)
 from reshard.planning.piece import Piece
 
 _SHOWN = 3
 _MOST_COUNTS = 65
 
 
-class _Moves(Struct, frozen=True):
-    """The targets of the halves of pairs, by their names in the source.
-
-    Attributes:
-        copies: the names in the target of whole tensors that keep their bits.
-        casts: the dtypes of whole tensors that are cast.
-        parts: a target that changes a tensor: a part of it, another order, or other numbers.
-    """
-
-    copies: dict[str, list[str]]
-    casts: dict[str, str]
-    parts: dict[str, str]
-
-
 def refuse_parted(
     found: Quantized | None,
-    specs: Mapping[str, TensorSpec],
+    specs: Specs,
     targets: Iterable[Sequence[Piece]],
     *,
     in_memory: bool = False,
@@ -49,50 +39,33 @@ def refuse_parted(
     """
     if found is None:
         return
-    moves = _moves(found, specs, targets)
-    for pair in found.pairs.values() if moves.casts or moves.parts else ():
-        _refuse_other_forms(pair, found, specs, moves, in_memory)
-    for pair in () if in_memory else found.pairs.values():
-        missing = [name for name in pair.halves if name not in moves.copies]
-        if not missing:
-            _refuse_names(pair, moves.copies)
-        elif len(missing) <= len(pair.companions):
-            kept = next(name for name in pair.halves if name in moves.copies)
-            raise PlanError(
-                f"{kept!r} would be kept without {missing[0]!r}: {about_pair(pair)}; keep both, or leave both out (select, drop)"
-            )
-
-
-def _moves(
-    found: Quantized, specs: Mapping[str, TensorSpec], targets: Iterable[Sequence[Piece]]
-) -> _Moves:
-    halves = {half for pair in found.pairs.values() for half in pair.halves}
-    moves = _Moves(defaultdict(list), {}, {})
+    halves = {half: pair for pair in found.pairs.values() for half in pair.halves}
     by_name = {p[0].target: p for p in targets if any(piece.source in halves for piece in p)}
     followed = _followed(found, specs, by_name)
+    copies, casts = defaultdict[str, list[str]](list), dict[str, str]()
     for target, pieces in by_name.items():
         for piece in pieces:
-            if piece.source not in halves:
+            if (name := piece.source) not in halves:
                 continue
-            if target in followed:
-                moves.copies[piece.source].append(target)
-            elif len(pieces) > 1 or not takes_all(piece, specs[piece.source].shape):
-                moves.parts[piece.source] = target
-            elif piece.is_cast:
-                moves.casts[piece.source] = piece.target_dtype
-            else:
-                moves.copies[piece.source].append(target)
-    return moves
+            if target not in followed and not takes_all(pieces, specs):
+                raise PlanError(
+                    f"{target!r} would have {name!r} in part, in another order or as other numbers: {about_pair(halves[name])}; move both alike: "
+                    "leave the others out of the map's rules, and they follow their codes, or leave all of them out (drop)"
+                )
+            if piece.is_cast:
+                casts[name] = piece.target_dtype
+            copies[name].append(target)
+    if casts:
+        raise _cast(casts, halves, specs, in_memory)
+    for pair in () if in_memory else found.pairs.values():
+        _refuse_apart(pair, copies)
 
 
-def _followed(
-    found: Quantized, specs: Mapping[str, TensorSpec], targets: Mapping[str, Sequence[Piece]]
-) -> set[str]:
+def _followed(found: Quantized, specs: Specs, targets: Mapping[str, Sequence[Piece]]) -> set[str]:
     """The targets that have codes in part or in another order, with their companions, where these are as their codes are."""
     names: set[str] = set()
     for target, pieces in targets.items():
-        first = pieces[0]
-        if len(pieces) == 1 and takes_all(first, specs[first.source].shape):
+        if takes_all(pieces, specs):
             continue  # the usual case; there may be 100,000
         if any(piece.source in found.pairs for piece in pieces):
             expected = {one.spec.name: one.pieces for one in followers(pieces, found.pairs, specs)}
@@ -101,36 +74,23 @@ def _followed(
     return names
 
 
-def _refuse_other_forms(
-    pair: QuantizedPair,
-    found: Quantized,
-    specs: Mapping[str, TensorSpec],
-    moves: _Moves,
-    in_memory: bool,
-) -> None:
-    for name in pair.halves:
-        if name in moves.parts:
-            raise PlanError(
-                f"{moves.parts[name]!r} would have {name!r} in part, in another order or as other numbers: {about_pair(pair)}; move both alike: "
-                "leave the others out of the map's rules, and they follow their codes, or leave all of them out (drop)"
-            )
-        if name in moves.casts:
-            casts = [half for p in found.pairs.values() for half in p.halves if half in moves.casts]
-            some = ", ".join(map(repr, casts[:_SHOWN])) + ", …" * (len(casts) > _SHOWN)
-            rules = " and ".join(f"cast '{rule}'" for rule in _exceptions(found, specs, casts))
-            remedy = f"give {rules} before the other casts, which leave them as they are (cast), or take the weights that they stand for (dequantize)"
-            raise PlanError(
-                f"{name!r} would be cast from {specs[name].dtype} to {moves.casts[name]}: {about_pair(pair)}, and a cast of either alters the "
-                f"weights. {len(casts):,} tensor{' is' if len(casts) == 1 else 's are'} in the way ({some}); "
-                f"{'take them as they are stored (like, cast)' if in_memory else remedy}"
-            )
+def _cast(
+    casts: Mapping[str, str], halves: PairsOfCodes, specs: Specs, in_memory: bool
+) -> PlanError:
+    """The error for halves that are cast, by the dtypes that they would have."""
+    names = [name for name in halves if name in casts]
+    first, some = names[0], ", ".join(map(repr, names[:_SHOWN])) + ", …" * (len(names) > _SHOWN)
+    rules = " and ".join(f"cast '{rule}'" for rule in _exceptions(halves, specs, names))
+    remedy = f"give {rules} before the other casts, which leave them as they are (cast), or take the weights that they stand for (dequantize)"
+    return PlanError(
+        f"{first!r} would be cast from {specs[first].dtype} to {casts[first]}: {about_pair(halves[first])}, and a cast of either alters the "
+        f"weights. {len(names):,} tensor{' is' if len(names) == 1 else 's are'} in the way ({some}); "
+        f"{'take them as they are stored (like, cast)' if in_memory else remedy}"
+    )
 
 
-def _exceptions(
-    found: Quantized, specs: Mapping[str, TensorSpec], casts: Sequence[str]
-) -> Iterator[str]:
+def _exceptions(halves: PairsOfCodes, specs: Specs, casts: Sequence[str]) -> Iterator[str]:
     """Rules that cast each of ``casts`` to the dtype that it has. If possible they match no tensor outside of pairs."""
-    halves = {half for pair in found.pairs.values() for half in pair.halves}
     others = [spec for name, spec in specs.items() if name not in halves]
     dtypes = {spec.dtype for spec in others}
     ends = {_end(spec.name, 1) for spec in others}
@@ -151,32 +111,33 @@ def _end(name: str, parts: int) -> str:
     return re.sub(rf".*[./](?=([^./]*[./]){{{parts - 1}}}[^./]*$)", "", name, flags=re.DOTALL)
 
 
-def _refuse_names(pair: QuantizedPair, copies: Mapping[str, Sequence[str]]) -> None:
-    """Raises PlanError if companions do not stand beside the codes as before; their common name may change."""
-    if copies[pair.name] == [pair.name] and all([n] == copies[n] for n in pair.companions.values()):
+def _refuse_apart(pair: QuantizedPair, copies: Mapping[str, Sequence[str]]) -> None:
+    """Raises PlanError if halves are not all kept, or companions do not stand beside the codes as before; their common name may change."""
+    kept = [name for name in pair.halves if name in copies]
+    missing = [name for name in pair.halves if name not in copies]
+    if kept and missing:
+        raise PlanError(
+            f"{kept[0]!r} would be kept without {missing[0]!r}: {about_pair(pair)}; keep both, or leave both out (select, drop)"
+        )
+    if missing or all(copies[name] == [name] for name in kept):
         return  # the usual case; there may be 100,000
     for target in copies[pair.name]:
         for companion in pair.companions.values():
             expected = companion_name(pair, companion, target)
             # Programs write the same tree with either separator.
-            if expected is not None and expected.replace("/", ".") in {
-                name.replace("/", ".") for name in copies[companion]
-            }:
-                continue
-            raise PlanError(
-                f"{companion!r} would be written as {copies[companion][0]!r}, but {pair.name!r} as {target!r}, and readers look for both under names "
-                f"that differ as {pair.name!r} and {companion!r} do: {about_pair(pair)}; rename both alike (rename)"
-            )
+            alike = {name.replace("/", ".") for name in copies[companion]}
+            if expected is None or expected.replace("/", ".") not in alike:
+                raise PlanError(
+                    f"{companion!r} would be written as {copies[companion][0]!r}, but {pair.name!r} as {target!r}, and readers look for both under "
+                    f"names that differ as {pair.name!r} and {companion!r} do: {about_pair(pair)}; rename both alike (rename)"
+                )
 
 
 def refuse_cut(pair: QuantizedPair, target: str, slices: Grid | Sequence[Box]) -> None:
     """Raises PlanError if slices of the codes end inside a block."""
     for dim, grain in enumerate(pair.grain):
-        if isinstance(slices, Grid):
-            cuts: Sequence[int] = slices.cuts[dim]
-        else:
-            cuts = sorted({box.stop[dim] for box in slices} | {box.start[dim] for box in slices})
-        *inner, size = cuts or (0,)
+        cuts = slices.cuts[dim] if isinstance(slices, Grid) else {end for box in slices for end in (box.start[dim], box.stop[dim])}  # fmt: skip
+        *inner, size = sorted(cuts) or (0,)
         inside = next((cut for cut in inner if cut % grain), None)
         if inside is not None:
             counts = [n for n in range(2, _MOST_COUNTS) if size % (n * grain) == 0]

@@ -13,7 +13,7 @@ from reshard.layout.layout_file import LayoutFile
 from reshard.layout.layout_map import LayoutMap
 from reshard.layout.tensor_layout import TensorLayout
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.follow_codes import about_pair
+from reshard.planning.follow_codes import Specs, about_pair
 from reshard.planning.target_layouts import (
     Layout,
     LayoutTree,
@@ -39,8 +39,8 @@ class TargetPairs(Struct, frozen=True):
     def of(
         cls,
         found: Quantized | None,
-        specs: Mapping[str, TensorSpec],
-        sources: Mapping[str, TensorSpec],
+        specs: Specs,
+        sources: Specs,
         layout: Layout | None,
     ) -> TargetPairs:
         """Those among the tensors ``specs`` of a target.
@@ -65,14 +65,16 @@ class TargetPairs(Struct, frozen=True):
 
 def _splits(
     pair: QuantizedPair,
-    specs: Mapping[str, TensorSpec],
-    sources: Mapping[str, TensorSpec],
+    specs: Specs,
+    sources: Specs,
     layout: Layout | None,
 ) -> dict[str, TensorSplit]:
     """The splits of the companions of one tensor of codes."""
     codes, found = specs[pair.name], {}
     own = split(codes, sources[pair.name], layout)
-    if own.layout is None or own.slices.count <= 1 or not _is_between_blocks(own, pair):
+    sides = zip(own.slices.cuts, pair.grain, strict=True)
+    parts_block = any(cut % grain for cuts, grain in sides for cut in cuts[:-1])
+    if own.layout is None or own.slices.count <= 1 or parts_block:
         return {}  # a cut inside a block is refused where it is new
     axes = (*own.layout.axes, *[None] * len(codes.shape))
     for role, name in pair.companions.items():
@@ -94,11 +96,6 @@ def _splits(
 
 def _parts(grid: Grid) -> str:
     return f"{'×'.join(map(str, grid.parts))} parts"
-
-
-def _is_between_blocks(own: TensorSplit, pair: QuantizedPair) -> bool:
-    sides = zip(own.slices.cuts, pair.grain, strict=True)
-    return not any(cut % grain for cuts, grain in sides for cut in cuts[:-1])
 
 
 def _has_own(layout: Layout | None, codes: str, companion: str, source: TensorSpec) -> bool:

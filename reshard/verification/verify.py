@@ -157,7 +157,8 @@ def _warnings(
     if len(readers) == len(_LETTERS):
         yield from metadata_warnings(*(reader.metadata for reader in readers))
     yield from record_warnings(*_unprotected([side.reader for side in sides], found))
-    yield from _options_left_out(*sides)
+    if found.differences:
+        yield from _options_left_out(*sides)
     for side in sides:
         yield from _added_files(side)
     for side, lacking in zip(sides, missing, strict=True):

@@ -317,7 +317,7 @@ BAD: dict[str, tuple[dict[str, np.ndarray], dict[str, Any] | None, str]] = {
     "fp8 whose scale does not fit": (
         {"a.weight": CODES, "a.weight_scale_inv": random_scale((3, 200))},
         BLOCKS,
-        f"'a.weight' cannot be dequantised: the shape [3, 200] of 'a.weight_scale_inv' does not fit codes of the shape [256, 128]; {KEEP}",
+        f"'a.weight' cannot be dequantised: 'a.weight_scale_inv' is float32 of shape [3, 200], which does not fit codes of float8_e4m3fn and of shape [256, 128]; {KEEP}",
     ),
     "a list of scales for a square": (
         {"a": random_codes((64, 64)), "a_scale": random_scale((64,))},
@@ -351,7 +351,7 @@ BAD: dict[str, tuple[dict[str, np.ndarray], dict[str, Any] | None, str]] = {
     "a scale of more dimensions": (
         {"a.weight": random_codes((8,)), "a.weight_scale": random_scale((8, 2))},
         None,
-        f"'a.weight' cannot be dequantised: the shape [8, 2] of 'a.weight_scale' does not fit codes of the shape [8]; {KEEP}",
+        f"'a.weight' cannot be dequantised: 'a.weight_scale' is float32 of shape [8, 2], which does not fit codes of float8_e4m3fn and of shape [8]; {KEEP}",
     ),
     "EETQ": (
         {"a.weight": np.zeros((8, 4), np.int8), "a.weight_scales": random_scale((4,), np.float16)},

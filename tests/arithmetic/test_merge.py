@@ -171,7 +171,6 @@ def test_task_arithmetic(run: tuple[Path, list[Tree]], tmp_path: Path) -> None:
     changes = [np.asarray(t["single"], np.float64) - base for t in trees[1:3]]
     asked = {
         "sources": [folder / "step_100", folder / "step_200"],
-        "method": "task-arithmetic",
         "base": folder / "step_0",
         "scale": 0.3,
     }
@@ -181,7 +180,9 @@ def test_task_arithmetic(run: tuple[Path, list[Tree]], tmp_path: Path) -> None:
         opened(asked)["single"], (base + 0.3 * (changes[0] + changes[1])).astype(np.float32)
     )
     report = reshard.merge(**asked, target=tmp_path / "out")  # type: ignore[arg-type] # a dict
-    assert report.merged == "averaged 5 tensors of 2 checkpoints, each with the weight 1; copied 1"
+    assert (
+        report.merged == "averaged 5 tensors of 2 checkpoints, each with the weight 0.3; copied 1"
+    )
 
 
 def test_the_order_of_checkpoints_changes_no_bit(run: tuple[Path, list[Tree]]) -> None:
@@ -323,6 +324,8 @@ def test_what_is_no_float_is_equal_or_chosen(states: list[Path], tmp_path: Path)
         found = reshard.restore(tmp_path / f"from{number}")
         assert (found["count"], found["w"][0, 0]) == (4 + number, 0.5)
         assert jax.random.key_data(found["key"]).tolist() == [0, number - 1]
+    with pytest.raises(VerificationError, match="'count' is not averaged, and differs between"):
+        reshard.merge([first], tmp_path / "out", base=second, drop=["key"])
     reshard.merge(states, tmp_path / "floats", select=["w"])  # others are not read
 
 
@@ -347,8 +350,8 @@ LIKE = "give checkpoints of one model, or each a map that makes the same tensors
     [
         ({"w": np.ones((3, 2), "f4")}, "tensor 'w' is float32 [2, 3] in {a}, but float32 [3, 2] in {b}"),
         ({"w": np.ones((2, 3), "i4")}, "tensor 'w' is float32 [2, 3] in {a}, but int32 [2, 3] in {b}"),
-        ({"v": np.ones((2, 3), "f4")}, "tensor 'w' is in {a}, but not in {b}"),
-        ({"w": np.ones((2, 3), "f4"), "x": np.ones(1)}, "tensor 'x' is in {b}, but not in {a}"),
+        ({"v": np.ones((2, 3), "f4")}, "tensor 'w' is float32 [2, 3] in {a}, but not in {b}"),
+        ({"w": np.ones((2, 3), "f4"), "x": np.ones(1)}, "tensor 'x' is not in {a}, but float64 [1] in {b}"),
     ],
 )  # fmt: skip
 def test_checkpoints_of_other_models(tmp_path: Path, other: Any, message: str) -> None:
@@ -380,10 +383,8 @@ def test_quantised_weights_are_refused(tmp_path: Path) -> None:
         ({"sources": ["a"], "last": 0}, "last is 0; expected a whole number of at least 1 (steps of the run, such as 8)"),
         ({"sources": ["a{1..2..0}"]}, "a{1..2..0}: the numbers of the range are 0 apart; expected 1 or more"),
         ({"sources": ["a{1..2000}"]}, "more than 1,000 checkpoints are given, which would all be open at once; merge fewer of them, and then the results"),
-        ({"base": "c"}, "base is for task-arithmetic; leave it out (base), or name that method (method)"),
-        ({"scale": 2.0}, "scale is for task-arithmetic; leave it out (scale), or name that method (method)"),
-        ({"method": "task-arithmetic"}, "task-arithmetic adds to a base what the checkpoints change of it; name that (base)"),
-        ({"method": "task-arithmetic", "base": "c", "scale": float("inf")}, "scale is inf; expected a finite number, such as 0.5"),
+        ({"scale": 2.0}, "scale is of what the checkpoints change of a base; leave it out (scale), or name that (base)"),
+        ({"base": "c", "scale": float("inf")}, "scale is inf; expected a finite number, such as 0.5"),
         ({"from_": 3}, "from_ is 3; expected the number of one of the 2 checkpoints, from 1 to 2"),
         ({"from_": True}, "from_ is True; expected the number of one of the 2 checkpoints, from 1 to 2"),
         ({"dtype": "int32"}, "dtype is 'int32'; expected that of an average, such as 'float32' or 'bfloat16'"),

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import reshard
 from reshard.arithmetic.asked import computed
+from reshard.arithmetic.codes_formula import CodesFormula
 from reshard.arithmetic.legacy import FlatFormula
-from reshard.arithmetic.packed import PackedFormula
 from reshard.checkpoint import OpenedCheckpoint
 from reshard.conversion.check_target import check_target
 from reshard.conversion.convert import convert_targets
@@ -45,7 +45,7 @@ from tests.campaigns import examples
 from tests.oracles.oracle import Oracle
 
 CASES = {**PACKED, **LEGACY}
-FORMULAS = (PackedFormula, FlatFormula)
+FORMULAS = (CodesFormula, FlatFormula)
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 import reshard
+from reshard.arithmetic.codes_formula import CodesFormula
 from reshard.arithmetic.dequantize import Dequantize
 from reshard.arithmetic.quantize_like import NearestFormula, QuantizeLike
-from reshard.arithmetic.scaled import ScaledFormula
+from reshard.arithmetic.sharing import Sharing
 from reshard.errors import PlanError, VerificationError
 from reshard.formats.registry import CheckpointPath
 from reshard.geometry.grid import Box
@@ -63,7 +64,7 @@ def test_every_code_comes_back(dtype: str, scale_dtype: str, weights: Any) -> No
     scale = some_scales(scale_dtype).reshape(-1, 1)
     codes = np.tile(every_code(dtype), (len(scale), 1))
     box = Box.full(codes.shape)
-    decoding = ScaledFormula("", False, weights, dtype, scale_dtype, (0, 1), (1, 0), 2, False, False)  # fmt: skip
+    decoding = CodesFormula(scheme="", exact=False, dtype=weights, codes=dtype, sharing=Sharing.of_each(1, 0))  # fmt: skip
     made, back = np.empty(codes.shape, of(weights)), np.empty_like(codes)
     decoding.compute(box, [codes, scale], made)
     NearestFormula("w", "like", dtype, decoding).compute(box, [made, scale], back)
@@ -71,7 +72,8 @@ def test_every_code_comes_back(dtype: str, scale_dtype: str, weights: Any) -> No
 
 
 def test_a_scale_of_zero_keeps_zeros() -> None:
-    formula = NearestFormula("w", "like", "float8_e4m3fn", ScaledFormula("", False, "float32", "float8_e4m3fn", "float32", (), (), 0, False, False))  # fmt: skip
+    decoding = CodesFormula(scheme="", exact=False, dtype="float32", codes="float8_e4m3fn", sharing=Sharing((0,), ()))  # fmt: skip
+    formula = NearestFormula("w", "like", "float8_e4m3fn", decoding)
     out = np.empty(2, E4M3)
     formula.compute(Box((0,), (2,)), [np.array([0.0, -0.0], "f4"), np.array(0, "f4")], out)
     assert out.view(np.uint8).tolist() == [0, 128]

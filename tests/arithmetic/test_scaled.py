@@ -16,8 +16,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import reshard
-from reshard.arithmetic.coded import Coded, WeightType
-from reshard.arithmetic.scaled import ScaledFormula, decode_scaled
+from reshard.arguments import Dequantized
+from reshard.arithmetic.coded import Coded
+from reshard.arithmetic.codes_formula import CodesFormula
+from reshard.arithmetic.scaled import decode_scaled
+from reshard.arithmetic.sharing import Sharing
 from reshard.checkpoint import OpenedCheckpoint
 from reshard.formats.base import Reader
 from reshard.formats.computed import computed_reader
@@ -57,14 +60,14 @@ def every_scale(dtype: str) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("scale_dtype", SCALES)
 @pytest.mark.parametrize("codes_dtype", CODES)
-def test_every_code(codes_dtype: str, scale_dtype: str, dtype: WeightType) -> None:
+def test_every_code(codes_dtype: str, scale_dtype: str, dtype: Dequantized) -> None:
     scale = every_scale(scale_dtype)
     bits = {"int4": 15, "int2": 3}.get(codes_dtype, 255)
     # The other bits of a byte with fewer may be anything.
     codes = np.tile(np.arange(255, dtype=np.uint8), (len(scale), 1))
     numbers = codes.view(of(codes_dtype)) if bits == 255 else _signed(codes & bits, bits)
-    formula = ScaledFormula(
-        "", False, dtype, codes_dtype, scale_dtype, (0, 1), (1, 0), 2, False, False
+    formula = CodesFormula(
+        scheme="", exact=False, dtype=dtype, codes=codes_dtype, sharing=Sharing.of_each(1, 0)
     )
     out = np.empty(codes.shape, of(dtype))
     formula.compute(Box.full(codes.shape), [codes.view(of(codes_dtype)), scale], out)
@@ -77,7 +80,9 @@ def _signed(codes: np.ndarray, most: int) -> np.ndarray:
 
 def test_nan_has_one_sign() -> None:
     """Processors disagree about the sign of 0 × inf."""
-    formula = ScaledFormula("", False, "float32", "int8", "float32", (), (), 1, False, False)
+    formula = CodesFormula(
+        scheme="", exact=False, dtype="float32", codes="int8", sharing=Sharing((0,), (None,))
+    )
     out = np.empty((3,), np.float32)
     codes = np.array([0, 1, -1], np.int8)
     formula.compute(Box.full((3,)), [codes, np.array([-np.inf], np.float32)], out)
@@ -88,7 +93,7 @@ class ByHand(Struct, frozen=True):
     """Decodes ``codes`` with ``scale`` and maybe ``zeros``, which have any chunks."""
 
     grain: tuple[int, ...]
-    dtype: WeightType
+    dtype: Dequantized
     has_zeros: bool
     option: tuple[str, int] = ("by hand", 1)
     text: str = "by hand"
@@ -125,7 +130,7 @@ FORMS = st.sampled_from(
 )  # fmt: skip
 def test_any_grids(
     sizes: list[int], tile: list[int], codes_dtype: str, scale_dtype: str, has_zeros: bool, of_codes: Any, of_target: Any, stored: Any, target: Any,
-    dtype: WeightType, most: int,
+    dtype: Dequantized, most: int,
 ) -> None:  # fmt: skip
     """Codes, scales and targets are cut in any way, also within blocks, and blocks may be ragged."""
     shape = (sizes[0] * 2, sizes[1] * 6, sizes[2] * 6)
@@ -156,7 +161,7 @@ def test_any_grids(
     )
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("reshard.formats.computed.CHUNK_BYTES", 256)
-        patch.setattr(ScaledFormula, "window_elements", most)
+        patch.setattr(CodesFormula, "window_elements", most)
         reshard.save(f"{folder}/plain", tree)
         reshard.convert(
             f"{folder}/plain",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reshard.arithmetic.weights import check_method, merge_weights
+from reshard.arithmetic.average import merge_weights
 from reshard.errors import PlanError
 
 
@@ -17,8 +17,8 @@ def test_equal_by_default_and_divided_by_their_sum() -> None:
     assert merge_weights(4).divisor == 4
     assert (merge_weights(2, [1, 3]).values, merge_weights(2, [1, 3]).divisor) == ((1, 3), 4)
     assert merge_weights(2, [2, -1]).divisor == 1
-    assert merge_weights(3, is_sum=True).divisor == 1
-    assert merge_weights(2, [0.5, 0.1], is_sum=True).divisor == 1
+    assert merge_weights(3, scale=1).divisor == 1
+    assert merge_weights(2, [0.5, 0.1], scale=2).values == (1, 0.2)
     assert merge_weights(12).text == "each with the weight 0.0833333"
     assert merge_weights(12, range(12)).text == "with the weights 0, 0.0151515, 0.030303, …, 0.136364, 0.151515, 0.166667"  # fmt: skip
 
@@ -57,8 +57,10 @@ def test_ema_is_the_average_that_moves_on(decay: float) -> None:
         ({"weights": [1, -1, 0]}, "the weights 1.0, -1.0, 0.0 have the sum 0, by which an average would be divided; give weights with another sum (weights)"),
         ({"weights": [1, math.nan, 0]}, "weights is [1, nan, 0]; expected a finite number for each checkpoint, or one of 'linear', 'minus-sqrt'"),
         ({"weights": [1, True, 0]}, "weights is [1, True, 0]; expected a finite number for each checkpoint, or one of 'linear', 'minus-sqrt'"),
-        ({"weights": "cosine"}, "weights is 'cosine'; expected one of 'linear', 'minus-sqrt'"),
+        ({"weights": "cosine"}, "weights is 'cosine'; expected a finite number for each checkpoint, or one of 'linear', 'minus-sqrt'"),
         ({"weights": [1, 1, 1], "ema": 0.5}, "both weights and ema are given; ema is a list of weights: leave one out (weights or ema)"),
+        ({"weights": 1}, "weights is 1; expected a finite number for each checkpoint, or one of 'linear', 'minus-sqrt'"),
+        ({"scale": math.inf}, "scale is inf; expected a finite number, such as 0.5"),
         ({"ema": 1}, "ema is 1; expected the decay of a moving average, between 0 and 1, such as 0.999"),
         ({"ema": "x"}, "ema is 'x'; expected the decay of a moving average, between 0 and 1, such as 0.999"),
     ],
@@ -67,25 +69,3 @@ def test_weights_that_make_no_average(given: dict[str, Any], message: str) -> No
     with pytest.raises(PlanError) as error:
         merge_weights(3, **given)
     assert str(error.value) == message
-
-
-@pytest.mark.parametrize(
-    ("method", "why"),
-    [
-        ("ties", "it keeps the largest changes of each tensor, so that each is read twice"),
-        ("dare_ties", "it drops changes at random, by a seed that nothing records"),
-        ("slerp", "it needs an angle for each tensor, so that each is read twice"),
-    ],
-)
-def test_methods_that_are_not_done(method: str, why: str) -> None:
-    with pytest.raises(PlanError) as error:
-        check_method(method)
-    assert str(error.value) == (
-        f"method is {method!r}, which is not done here: {why}; take linear or task-arithmetic (method), or merge with mergekit and convert the "
-        "result"
-    )
-
-
-def test_a_method_that_is_unknown() -> None:
-    with pytest.raises(PlanError, match=r"method is 'mean'; expected one of 'linear', 'task-arith"):
-        check_method("mean")

@@ -63,7 +63,7 @@ def test_a_range_maps_and_task_arithmetic(steps: Path, tmp_path: Path) -> None:
     by = tmp_path / "renamed.yaml"
     by.write_text("map:\n  - {from: w, to: v}\n  - {from: count, to: n}\n")
     path = f"{steps}/{{1000..2000..1000}}={by}"
-    more = ("--method", "task-arithmetic", "--base", f"{steps}/4000={by}", "--scale", 0.5, "--from", 2)  # fmt: skip
+    more = ("--base", f"{steps}/4000={by}", "--scale", 0.5, "--from", 2)  # fmt: skip
     assert run(words(path, tmp_path / "a=b", *more, "--quiet")) == 0
     found = reshard.restore(tmp_path / "a=b")
     assert (found["v"][0, 0], found["n"]) == (4 + 0.5 * (-3 - 2), 2)
@@ -74,14 +74,13 @@ def test_refusals_name_options(steps: Path, tmp_path: Path, capsys: Capture) -> 
     pair, out = (steps / "1000", steps / "2000"), tmp_path / "out"
     for given, code, message in (
         ((*pair, out), 3, "by its number from 1 (--from)"),
-        ((*pair, out, "--method", "ties"), 1, "take linear or task-arithmetic (--method)"),
         ((*pair, out, "--weights", "1"), 1, "give a weight for each (--weights)"),
-        ((*pair, out, "--weights", "1,x"), 2, "--weights '1,x': expected a number for each checkpoint, such as 1,2,3, or linear or minus-sqrt"),
+        ((*pair, out, "--weights", "1,x"), 1, "'1,x'; expected a finite number for each checkpoint, or one of 'linear', 'minus-sqrt'"),
         ((steps, out, "--last", 9), 1, "or ask for fewer (--last)"),
-        ((*pair, out, "--base", "x"), 1, "leave it out (--base), or name that method (--method)"),
+        ((*pair, out, "--scale", "2"), 1, "leave it out (--scale), or name that (--base)"),
         ((*pair, steps / "2000"), 1, "is the source itself; choose another target"),
-        ((out,), 2, "alone was given; expected the checkpoints and, last, the target: reshard merge run/9000 run/10000 averaged"),
-        ((*pair, "--target", "=x"), 2, "--target makes several targets of one conversion, but a merge makes one; name it last"),
+        ((out,), 2, "alone was given; expected the checkpoints and, last, the one target: reshard merge run/9000 run/10000 averaged"),
+        ((*pair, "--target", "=x"), 2, "--target was given; expected the checkpoints and, last, the one target"),
     ):  # fmt: skip
         assert run(words(*given)) == code, message
         assert message in " ".join(capsys.readouterr().err.split())

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from reshard.errors import PlanError
 from reshard.formats.quantized import Quantized, QuantizedPair, find_pairs
@@ -145,6 +146,14 @@ def test_scales_follow_their_codes_through_maps(
         if "scale" not in name:
             assert np.array_equal(weights(targets, name), moved(made[name], plain)), name
     assert set((find_pairs({n: t.spec for n, t in made.items()}) or Quantized({}, 0)).pairs) == {n for n in made if "scale" not in n}  # fmt: skip
+
+
+def test_codes_that_are_joined_and_cast() -> None:
+    """Their scales follow them, but a cast alters codes."""
+    made = map_of({"map": [JOIN]}, None).applied(Q | K).tensors
+    targets = [[replace(p, target_dtype="bfloat16") if p.source in "qk" else p for p in t.pieces] for t in made]  # fmt: skip
+    with pytest.raises(PlanError, match="'q' would be cast from float8_e4m3fn to bfloat16"):
+        refuse_parted(find_pairs(Q | K), Q | K, targets)
 
 
 ABOUT_Q = "'q' holds codes (fp8, blocks of 128×128), which mean nothing without 'q_scale_inv'"

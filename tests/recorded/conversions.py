@@ -155,7 +155,7 @@ COMPUTED: Mapping[str, Use] = {
     ),
     "codes kept": once("codes", "codes-kept", to="orbax"),
 }
-"""What is computed of a source."""
+"""Sources of which tensors are computed."""
 
 CONVERSIONS: Mapping[str, Use] = {
     **COMPUTED,

@@ -369,9 +369,14 @@ def _announce(
     rules = (f"{kind} {rule}" for kind in RULES for rule in given[kind] or ())
     kept = "axes as in the source" if target.mesh else "layout as in the source"
     layout = f"layout {target.layout}" if target.layout else kept
-    computed = [name for name in of_source if name != "unlisted"]
+    computed = ("dequantize", "lora", "quantize_like")
+    values = {name: of_source[name] for name in computed if name in of_source}
     words = [
-        *(f"{name} {of_source[name]}" for name in computed),
+        *(
+            f"{name.replace('_', '-')} {each}"
+            for name, found in values.items()
+            for each in (found if isinstance(found, list) else [found])
+        ),
         _word(given, "map"),
         # A map makes tensors that the source has no layout for.
         layout if target.layout or not given["map"] else "",

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 import reshard
-from reshard.cli.groups import ByServer, Chosen, Output, Resources, lets_a_server, refuse_here
+from reshard.cli.groups import ByServer, Chosen, Output, Resources, refuse_here
 from reshard.cli.options import Count, Misuse, given_of
 from reshard.cli.remote import convert_there, goals_there
 from reshard.cli.target_options import (
@@ -27,9 +27,8 @@ def merge(
     weights: str | None = None,
     ema: float | None = None,
     last: Count = None,
-    method: str = "linear",
     base: str | None = None,
-    scale: float = 1.0,
+    scale: float | None = None,
     from_: Count = None,
     dtype: str | None = None,
     unlisted: reshard.Unlisted = "leave",
@@ -45,7 +44,7 @@ def merge(
     same bits in whichever order the checkpoints are given. Integers, strings and PRNG keys must be equal in all of them, or are taken from one
     (--from). Their tensors must have the same names and shapes; a map for each makes them so (CKPT=MAP).
 
-    TIES, DARE and SLERP are not among the methods: they need each tensor twice, or a seed.
+    TIES, DARE and SLERP are not done: they need each tensor twice, or draw at random by a seed.
 
     Options:
         CKPT[=MAP]... DST: The checkpoints, the oldest first, each perhaps with a map file or a recipe, and, last, where the result goes. The
@@ -56,10 +55,9 @@ def merge(
             stands for a decay of the learning rate, as Megatron-LM computes them. Default: all are equal.
         --ema D: The weights of a moving average with this decay, such as 0.999.
         --last N: The one CKPT is the folder of a training run: average its last N steps.
-        --method NAME: linear, a weighted average; or task-arithmetic, which adds to --base what each checkpoint changes of it, times its weight
-            and --scale; weights are then taken as they are, 1 by default.
-        --base CKPT[=MAP]: The checkpoint that all were trained from, for task-arithmetic.
-        --scale FACTOR: Of the sum of changes, for task-arithmetic.
+        --base CKPT[=MAP]: The checkpoint that all were trained from, for task arithmetic: adds to it what each checkpoint changes of it, times
+            its weight and --scale; weights are then taken as they are, 1 by default.
+        --scale FACTOR: Of the sum of changes, for task arithmetic. Default: 1.
         --from N: Take integers, strings and PRNG keys from the Nth checkpoint, where they differ.
         --dtype DTYPE: Of averaged tensors, such as float32; default: that of the first. Floats are rounded once; --cast would round again.
 
@@ -77,27 +75,22 @@ def merge(
           --server http://checkpoints:8080 --token-file token
     """
     server, limits = by.asked(), asdict(resources)
-    if given["target"]:
+    if given["target"] or len(sources) < 2:
+        found = "--target" if given["target"] else f"{sources[0]} alone"
         raise Misuse(
-            "--target makes several targets of one conversion, but a merge makes one; name it last"
-        )
-    if len(sources) < 2:
-        raise Misuse(
-            f"{sources[0]} alone was given; expected the checkpoints and, last, the target: reshard merge run/9000 run/10000 averaged"
+            f"{found} was given; expected the checkpoints and, last, the one target: reshard merge run/9000 run/10000 averaged"
         )
     options, layout, mesh = given_options(given), given["layout"], given["mesh"]
     check_words(options, [mesh], is_there=server is not None)
     *named, dst = sources
     paths = list(map(_with_map, named))
+    by_base = {"base": base and _with_map(base), "scale": scale}
     asked = given_of(
-        weights=_weights(weights), ema=ema, last=last, method=method, base=base and _with_map(base), scale=scale, from_=from_, dtype=dtype
-    )  # fmt: skip
+        weights=_weights(weights), ema=ema, last=last, **by_base, from_=from_, dtype=dtype
+    )
     if server is not None:
-        refuse_here(server, {"--last": last})
-        for each in (*paths, asked.get("base")):
-            if isinstance(each, tuple):
-                mend = "convert that checkpoint by its map first"
-                raise Misuse(f"a map of its own, as in {each[0]}={each[1]}, is of this host{lets_a_server(server, mend)}")  # fmt: skip
+        maps = ["=".join(each) for each in (*paths, asked.get("base")) if isinstance(each, tuple)]
+        refuse_here(server, {"--last": last, **{f"the map in {text}": text for text in maps}})
     with output.watching() as progress:
         if server is None:
             report = reshard.merge(
@@ -120,11 +113,8 @@ def _with_map(text: str) -> str | tuple[str, str]:
 
 
 def _weights(text: str | None) -> list[float] | str | None:
-    if text is None or text[:1].isalpha():
-        return text
+    """The numbers in a text; another text is a name, or refused by the library."""
     try:
-        return list(map(float, text.split(",")))
+        return text if text is None else list(map(float, text.split(",")))
     except ValueError:
-        raise Misuse(
-            f"--weights {text!r}: expected a number for each checkpoint, such as 1,2,3, or linear or minus-sqrt"
-        ) from None
+        return text

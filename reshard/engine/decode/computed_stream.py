@@ -138,7 +138,7 @@ class ComputedStream:
 
 
 class _Operand:
-    """What a chunk needs of one operand. Chunks of it are opened when they are first needed, and closed when they are used up."""
+    """The part of one operand that a chunk needs. Chunks of it are opened when they are first needed, and closed when they are used up."""
 
     def __init__(self, window: OperandWindow, opener: Opener, dtype: np.dtype[Any]) -> None:
         self._window = window

@@ -15,7 +15,7 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
 from reshard import check_arguments, locate
-from reshard.arithmetic.weights import merge_weights
+from reshard.arithmetic.average import merge_weights
 from reshard.errors import PlanError, ReshardError, StorageError
 from reshard.formats.delta.index_values import version_text
 from reshard.formats.names import version_of_name
@@ -308,8 +308,7 @@ def check_job(serving: Checking, caller: Caller, request: JobRequest) -> None:
                     f"/{name}",
                 )
         with for_field("/merge"):
-            is_sum = merge.method == "task-arithmetic"
-            merge_weights(len(merge.others) + 1, merge.weights, merge.ema, is_sum=is_sum)
+            merge_weights(len(merge.others) + 1, merge.weights, merge.ema, merge.base and 1.0)
     engines = serving.settings.engines
     if request.engine != "replicas" and getattr(engines, request.engine, None) is None:
         raise ProblemError(

@@ -57,6 +57,9 @@ Whole = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
 """Strict types for bodies: neither ``"1"`` nor ``true`` is a number, and ``0`` is not false."""
 
+LEFT_OUT: Any = Field(default=None, exclude_if=lambda value: value is None)
+"""The default of a member that is left out of records and answers where it is None."""
+
 StepNumber = Annotated[Whole, Field(ge=0, le=LARGEST_STEP)]
 
 
@@ -67,9 +70,9 @@ Adapter = Annotated[str, Field(min_length=1, max_length=4200)]
 
 
 class RequestDocument(BaseModel):
-    """A document of a request: unknown members are refused, so that a typo is not ignored."""
+    """A document of a request: unknown members are refused, so that a typo is not ignored. The text below a member describes it to clients."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -88,50 +91,34 @@ class CheckpointChoice(RequestDocument):
 
     checkpoint_member: ClassVar[str] = "checkpoint"
 
-    step: StepNumber | Literal["latest"] | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="A step of the training run at this path; latest is the last committed step when the request "
-        "arrives.",
-        examples=["latest"],
-    )
-    item: str | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        max_length=255,
-        description="One item of a checkpoint with several; names of tensors are then relative to it.",
-        examples=["model"],
-    )
+    step: Annotated[StepNumber | Literal["latest"] | None, Field(examples=["latest"])] = LEFT_OUT
+    """A step of the training run at this path; latest is the last committed step when the request arrives."""
+
+    item: Annotated[str | None, Field(max_length=255, examples=["model"])] = LEFT_OUT
+    """One item of a checkpoint with several; names of tensors are then relative to it."""
 
 
 class UnlistedChoice(RequestDocument):
     """A request that reads a checkpoint, which may have files that its index does not list."""
 
-    unlisted: reshard.Unlisted = Field(
-        "leave",
-        exclude_if=lambda value: value == "leave",
-        description="Tensors and files of a safetensors folder that its index does not list: leave them out with a warning, or "
-        "include them. With include, files of which it is not clear that they are one model are taken as one, and one file "
-        "of several by itself.",
-    )
+    unlisted: reshard.Unlisted = Field("leave", exclude_if=lambda value: value == "leave")
+    """Tensors and files of a safetensors folder that its index does not list: leave them out with a warning, or include them. With include, files
+    of which it is not clear that they are one model are taken as one, and one file of several by itself."""
 
 
 class ComputedChoice(UnlistedChoice):
     """A request that reads a checkpoint, whose weights may be computed of what is stored."""
 
-    dequantize: reshard.Dequantized | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="Read quantised weights as the weights that they stand for, of this dtype; scales go. Without it codes and scales are "
-        "copied as they are.",
-    )
+    dequantize: reshard.Dequantized | None = LEFT_OUT
+    """Read quantised weights as the weights that they stand for, of this dtype; scales go. Without it codes and scales are copied as they are."""
+
     lora: Annotated[tuple[Adapter, ...], at_most(100)] = Field(
         (),
         max_length=100,
         exclude_if=lambda value: value == (),
-        description="LoRA adapters that are merged into the weights, ROOT/path or ROOT/path=SCALE each.",
         examples=[["data/adapter=0.5"]],
     )
+    """LoRA adapters that are merged into the weights, ROOT/path or ROOT/path=SCALE each."""
 
     @property
     def operands(self) -> Iterator[tuple[str, str]]:

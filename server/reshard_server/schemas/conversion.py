@@ -25,6 +25,7 @@ from reshard.deltas.declared_options import OPTIONS as OF_DELTAS
 from reshard.deltas.declared_options import default_checksum
 from reshard.options import Option
 from reshard_server.schemas.base import (
+    LEFT_OUT,
     Answer,
     CheckpointChoice,
     ComputedChoice,
@@ -53,6 +54,7 @@ Sizes = Annotated[
     Field(max_length=1000),
     at_most(1000),
 ]
+Weights = Annotated[tuple[Number, ...], Field(max_length=1001), at_most(1001)]
 MapContent = str | dict[str, Any] | None
 Deltas = Annotated[
     tuple[RootedPath, ...],
@@ -70,34 +72,27 @@ Deltas = Annotated[
 class MergeForm(RequestDocument):
     """What is made of several checkpoints: the source, which is the first of them, and others."""
 
-    others: Annotated[
-        tuple[RootedPath, ...],
-        Field(max_length=1000, description="The other checkpoints, the oldest first."),
-        at_most(1000),
-    ]
-    weights: (
-        Literal["linear", "minus-sqrt"]
-        | Annotated[tuple[Number, ...], Field(max_length=1001), at_most(1001)]
-        | None
-    ) = Field(
-        None,
-        description="A weight for each, the source first, which are divided by their sum; or the weights of an average that stands for a decay of "
-        "the learning rate. Equal by default.",
-    )
-    ema: Number | None = Field(None, description="The decay of a moving average, between 0 and 1.")
-    method: Literal["linear", "task-arithmetic"] = Field(
-        "linear", description="A weighted average; or a base and what the checkpoints change of it."
-    )
-    base: RootedPath | None = Field(None, description="Of task arithmetic.")
-    scale: Number = Field(1.0, description="Of the changes, in task arithmetic.")
-    from_checkpoint: Whole | None = Field(
-        None,
-        description="The number, from 1 for the source, of the checkpoint from which everything is taken that is no float; by default it must be "
-        "equal in all.",
-    )
-    dtype: str | None = Field(
-        None, max_length=40, description="Of averages; by default that of the source."
-    )
+    others: Annotated[tuple[RootedPath, ...], Field(max_length=1000), at_most(1000)]
+    """The other checkpoints, the oldest first."""
+
+    weights: Literal["linear", "minus-sqrt"] | Weights | None = None
+    """A weight for each, the source first, which are divided by their sum; or the weights of an average that stands for a decay of the learning
+    rate. Equal by default."""
+
+    ema: Number | None = None
+    """The decay of a moving average, between 0 and 1."""
+
+    base: RootedPath | None = None
+    """For task arithmetic, the checkpoint to which the changes of the others are added, each times its weight, which is 1 by default."""
+
+    scale: Number | None = None
+    """Of the changes, in task arithmetic."""
+
+    from_checkpoint: Whole | None = None
+    """The number, from 1 for the source, of the checkpoint from which everything is taken that is no float; by default it must be equal in all."""
+
+    dtype: Annotated[str, Field(max_length=40)] | None = None
+    """Of averages; by default that of the source."""
 
     @property
     def operands(self) -> Iterator[tuple[str, str]]:
@@ -215,20 +210,16 @@ class OneDelta(CheckpointChoice, UnlistedChoice, DeltaForm, JobOptions, TensorRu
             description="The folder of the new version; its name says which, such as data/published/weight_v000007."
         ),
     ]
-    layout: str | dict[str, Any] | None = Field(
-        None,
-        description="A stored layout, or a layout file's content, of which the rules and the map count; its axes split nothing.",
-    )
+    layout: str | dict[str, Any] | None = None
+    """A stored layout, or a layout file's content, of which the rules and the map count; its axes split nothing."""
+
     receiver: DeltaReceiver = Field("pull_weights", description=OF_DELTAS["receiver"].description)
-    base_version: str | Whole | None = Field(
-        None,
-        description="Of old. By default what its index or its folder's name says, else the number before that of target.",
-    )
-    or_full: Flag = Field(
-        False,
-        description="If no delta can be made, since tensors were added, removed or reshaped, or old cannot be read: publish a full version, "
-        "and say why among its warnings.",
-    )
+    base_version: str | Whole | None = None
+    """Of old. By default what its index or its folder's name says, else the number before that of target."""
+
+    or_full: Flag = False
+    """If no delta can be made, since tensors were added, removed or reshaped, or old cannot be read: publish a full version, and say why among
+    its warnings."""
 
     @property
     def source(self) -> str:
@@ -252,11 +243,8 @@ class SourceOptions(CheckpointChoice, ComputedChoice, RunLimits):
     checkpoint_member: ClassVar[str] = "source"
 
     source: RootedPath
-    quantize_like: RootedPath | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="A quantised checkpoint, whose codes and scales the weights get; a weight that its scales do not give back is an error.",
-    )
+    quantize_like: RootedPath | None = LEFT_OUT
+    """A quantised checkpoint, whose codes and scales the weights get; a weight that its scales do not give back is an error."""
 
     @property
     def operands(self) -> Iterator[tuple[str, str]]:
@@ -320,11 +308,8 @@ class OneTarget(SourceOptions, JobOptions, TargetRequest):
     """A conversion to one target."""
 
     deltas: Deltas
-    merge: MergeForm | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="Other checkpoints, with which the source is averaged.",
-    )
+    merge: MergeForm | None = LEFT_OUT
+    """Other checkpoints, with which the source is averaged."""
 
 
 class SeveralTargets(SourceOptions, JobOptions):

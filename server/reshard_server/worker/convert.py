@@ -160,8 +160,8 @@ def _run(
         if (merge := request.get("merge")) is None:
             made = reshard.apply(source, request["deltas"], target, **options)
         else:
-            how = {n: v for n, v in merge.items() if n not in ("others", "from_checkpoint")}
-            how["from_"] = merge["from_checkpoint"]
+            how = {**merge, "from_": merge["from_checkpoint"]}
+            del how["from_checkpoint"], how["others"]
             made = reshard.merge([source, *merge["others"]], target, **how, **options)
         return (made,), made.read_bytes
     if (ray := request.get("ray")) is None:

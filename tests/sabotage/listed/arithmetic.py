@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.sabotage.sabotage import Sabotage
 
 OPTIONS = "tests/public/test_source_options.py"
-SCALED = "reshard/arithmetic/scaled.py"
+SHARING, FORMULA = "reshard/arithmetic/sharing.py", "reshard/arithmetic/codes_formula.py"
 PACKED, LEGACY = "reshard/arithmetic/packed.py", "reshard/arithmetic/legacy.py"
 OF_PACKED = "tests/arithmetic/test_packed.py::test_plain_formulas"
 
@@ -37,17 +37,17 @@ SABOTAGES = (
     Sabotage(
         "block-from-its-window",
         "blocks of scales are counted from the start of each window",
-        SCALED,
-        "np.arange(box.start[axis], box.stop[axis]) // size",
-        "np.arange(box.stop[axis] - box.start[axis]) // size",
+        SHARING,
+        "slice(box.start[axis] % size, box.start[axis] % size + box.shape[axis])",
+        "slice(0, box.shape[axis])",
         ("tests/arithmetic/test_scaled.py::test_any_grids",),
     ),
     Sabotage(
         "scale-dtype-unseen",
         "products are not rounded to the dtype of the scale",
-        SCALED,
-        '        if self.scale in ("bfloat16", "float16"):\n',
-        "        if False:\n",
+        FORMULA,
+        "numbers.astype(dtype) if dtype.name in SHORT else numbers",
+        "numbers",
         ("tests/arithmetic/test_scaled.py::test_every_code[int8-bfloat16-float32]",),
     ),
     Sabotage(
@@ -95,7 +95,7 @@ SABOTAGES = (
     Sabotage(
         "zero-point-of-another-row",
         "zero points of a window are those of the first row in its word",
-        PACKED,
+        FORMULA,
         "first = box.start[axis] % self.count",
         "first = 0",
         (f"{OF_PACKED}[int4 in groups with zero points-float32]",),

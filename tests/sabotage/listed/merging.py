@@ -19,7 +19,7 @@ SABOTAGES = (
         "sums-as-given",
         "the bits of an average depend on the order in which checkpoints are given",
         MERGE,
-        "key=lambda i: (self.texts[i], values[i])",
+        "key=lambda i: (texts[i], values[i])",
         "key=lambda i: i",
         ("tests/arithmetic/test_merge.py::test_the_order_of_checkpoints_changes_no_bit",),
     ),
@@ -43,7 +43,7 @@ SABOTAGES = (
         "map-turned-in-windows",
         "elements that a map turns are read in the order of the target",
         "reshard/arithmetic/mapped.py",
-        "is_held=_is_turned(piece)",
+        "is_held=_is_turned(p)",
         "is_held=False",
         (
             "tests/arithmetic/test_merge.py::test_a_map_of_a_source_makes_what_it_makes_in_a_conversion",

@@ -56,7 +56,7 @@ def test_a_merge(
 
 
 def test_task_arithmetic(served: Live, data: Path) -> None:
-    more = ["--method", "task-arithmetic", "--base", STEPS[2], "--scale", "0.5", "--from", "1", "--quiet"]  # fmt: skip
+    more = ["--base", STEPS[2], "--scale", "0.5", "--from", "1", "--quiet"]  # fmt: skip
     assert run(["merge", *STEPS[:2], "data/sum", *more, "--server", served.url]) == 0
     w = [np.asarray(reshard.restore(data / "run" / n)["w"], np.float64) for n in "123"]
     wanted = (w[2] + 0.5 * ((w[0] - w[2]) + (w[1] - w[2]))).astype(np.float32)
@@ -70,7 +70,7 @@ def test_refusals(served: Live, data: Path, capsys: pytest.CaptureFixture[str]) 
         ((*STEPS[:2], "data/no"), 3, "say which checkpoint it is taken from, by its number from 1"),
         ((*STEPS[:2], "data/no", "--weights", "1"), 1, "1 weights are given for 2 checkpoints"),
         ((*STEPS[:2], STEPS[1]), 1, "is the source itself; choose another target"),
-        (("data/run/1=a.yaml", "data/run/2", "data/no"), 2, "a map of its own, as in data/run/1=a.yaml, is of this host, but --server lets a server do the work; convert that checkpoint by its map first"),
+        (("data/run/1=a.yaml", "data/run/2", "data/no"), 2, "the map in data/run/1=a.yaml is of this host, but --server lets a server do the work; leave it out, or leave --server out"),
         (("data/run", "data/no", "--last", "2"), 2, "--last is of this host, but --server lets a server do the work; leave it out"),
     ):  # fmt: skip
         assert run(["merge", *words, "--server", url]) == code, message
