@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from reshard.formats.base import Reader
-    from reshard.formats.formula import Computation
+    from reshard.formats.computed.formula import Computation
     from reshard.formats.quantized import Quantized
     from reshard.formats.registry import CheckpointPath
 

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from reshard.errors import PlanError, VerificationError
-from reshard.formats.formula import Calculation, Formula
+from reshard.formats.computed.formula import Calculation, Formula
 from reshard.geometry.grid import Box
 
 SCHEDULES: Mapping[str, Callable[[float], float]] = {

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from reshard.arguments import Dequantized
 from reshard.errors import PlanError
 from reshard.formats.base import Reader
-from reshard.formats.computed import ComputedTensor, Operand, computed_tensor
-from reshard.formats.formula import Formula
+from reshard.formats.computed.formula import Formula
+from reshard.formats.computed.tensors import ComputedTensor, Operand, computed_tensor
 from reshard.formats.quantized import Config, QuantizedPair
 from reshard.geometry.dtypes import numpy_dtype
 from reshard.geometry.grid import Grid

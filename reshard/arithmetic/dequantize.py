@@ -20,7 +20,7 @@ from reshard.arithmetic.refuse_unknown import refuse_config, refuse_halves
 from reshard.arithmetic.scaled import decode_scaled
 from reshard.errors import PlanError
 from reshard.formats.base import Reader
-from reshard.formats.computed import ComputedChunks, ComputedTensor, computed_reader
+from reshard.formats.computed.tensors import ComputedChunks, ComputedTensor, computed_reader
 from reshard.formats.contents import StoredTensor
 from reshard.formats.quantized import quantization
 from reshard.geometry.dtypes import PACKED

@@ -18,7 +18,7 @@ from reshard.arithmetic.coded import Coded, Decoding
 from reshard.arithmetic.codes_formula import FLOATS, CodesFormula
 from reshard.arithmetic.packed import packed_weight
 from reshard.arithmetic.sharing import Sharing
-from reshard.formats.computed import ComputedTensor
+from reshard.formats.computed.tensors import ComputedTensor
 from reshard.formats.safe_json import json_value
 from reshard.geometry.grid import Box, Grid
 

@@ -16,7 +16,12 @@ from reshard.arithmetic.average import SameFormula
 from reshard.arithmetic.lora_formula import ONE, RANK, Addend, Axes, LoraFormula, Role
 from reshard.errors import FormatError
 from reshard.formats.base import Reader
-from reshard.formats.computed import ComputedTensor, Operand, computed_reader, computed_tensor
+from reshard.formats.computed.tensors import (
+    ComputedTensor,
+    Operand,
+    computed_reader,
+    computed_tensor,
+)
 from reshard.formats.quantized import quantization
 from reshard.geometry.grid import Grid
 from reshard.storage.location import Location, real_text
@@ -234,7 +239,10 @@ def _kernel_forms(dimensions: int) -> Iterator[_Form]:
     for layer in ("", "b", "a", *axes[2:]):
         rest, places = axes.replace(layer, ""), (1, 0, 2, 3, 4) if layer else (0,)
         for at in range(1, len(rest)):
-            sides = itertools.product(*({tuple(s), (s,)} for s in (rest[:at], rest[at:])))
+            # A dict, since every process must try them in the same order.
+            sides = itertools.product(
+                *(dict.fromkeys((tuple(s), (s,))) for s in (rest[:at], rest[at:]))
+            )
             for (first, second), of_a, of_b in itertools.product(sides, places, places):
                 a, b = [*first, RANK], [RANK, *second]
                 a.insert(of_a, layer)

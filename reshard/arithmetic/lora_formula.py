@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from reshard.arithmetic.rounding import round_into
-from reshard.formats.formula import Calculation, Formula
+from reshard.formats.computed.formula import Calculation, Formula
 from reshard.geometry.grid import Box
 
 if TYPE_CHECKING:

@@ -10,8 +10,13 @@ from msgspec.structs import replace
 
 from reshard.engine.cast import cast_into
 from reshard.formats.base import Reader
-from reshard.formats.computed import ComputedTensor, Operand, computed_reader, computed_tensor
-from reshard.formats.formula import Formula
+from reshard.formats.computed.formula import Formula
+from reshard.formats.computed.tensors import (
+    ComputedTensor,
+    Operand,
+    computed_reader,
+    computed_tensor,
+)
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.changes import Changes
 from reshard.maps.given_map import GivenMap

@@ -24,9 +24,14 @@ from reshard.arithmetic.average import (
 from reshard.arithmetic.merge_sources import MergeSource, asked_sources
 from reshard.errors import PlanError
 from reshard.formats.base import Reader
-from reshard.formats.computed import ComputedTensor, Operand, computed_reader, computed_tensor
+from reshard.formats.computed.formula import Formula
+from reshard.formats.computed.tensors import (
+    ComputedTensor,
+    Operand,
+    computed_reader,
+    computed_tensor,
+)
 from reshard.formats.contents import Leaf, StoredTensor
-from reshard.formats.formula import Formula
 from reshard.formats.known_formats import files_of
 from reshard.formats.names import OF_RECORDS
 from reshard.formats.quantized import quantization

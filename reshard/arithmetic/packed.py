@@ -11,7 +11,7 @@ import numpy as np
 from reshard.arithmetic.coded import Coded
 from reshard.arithmetic.codes_formula import EXPONENTS, FLOATS, CodesFormula
 from reshard.arithmetic.sharing import Sharing
-from reshard.formats.computed import ComputedTensor
+from reshard.formats.computed.tensors import ComputedTensor
 from reshard.formats.quantized import config_groups
 from reshard.geometry.grid import Grid
 

@@ -24,8 +24,13 @@ from reshard.arithmetic.refuse_unknown import refuse_config
 from reshard.arithmetic.scaled import decode_scaled
 from reshard.errors import PlanError, VerificationError
 from reshard.formats.base import Reader
-from reshard.formats.computed import ComputedTensor, Operand, computed_reader, computed_tensor
-from reshard.formats.formula import Formula
+from reshard.formats.computed.formula import Formula
+from reshard.formats.computed.tensors import (
+    ComputedTensor,
+    Operand,
+    computed_reader,
+    computed_tensor,
+)
 from reshard.formats.quantized import quantization
 from reshard.formats.registry import open_reader
 from reshard.geometry.grid import Box

@@ -5,7 +5,7 @@ from __future__ import annotations
 from reshard.arithmetic.coded import Coded
 from reshard.arithmetic.codes_formula import EXPONENTS, FLOATS, CodesFormula
 from reshard.arithmetic.sharing import Sharing
-from reshard.formats.computed import ComputedTensor
+from reshard.formats.computed.tensors import ComputedTensor
 from reshard.formats.quantized import companion_axes, companion_tile
 from reshard.geometry.dtypes import PACKED
 

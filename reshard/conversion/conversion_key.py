@@ -25,7 +25,7 @@ from reshard.conversion.options import Target
 from reshard.engine.limits import Limits
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.formula import Computation
+from reshard.formats.computed.formula import Computation
 from reshard.formats.known_formats import files_of, format_options
 from reshard.formats.names import OF_RECORDS
 from reshard.geometry.sizes import exact_bytes

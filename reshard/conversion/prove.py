@@ -249,7 +249,7 @@ def _operands(plan: Plan, reader: Reader) -> Iterator[tuple[Reader, set[str]]]:
     computed = [n for n in used if reader.tensors[n].encoding.compressor == "computed"]
     if not computed:
         return iter(())
-    from reshard.formats.computed import recorded_operands
+    from reshard.formats.computed.tensors import recorded_operands
 
     return recorded_operands(reader, computed)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reshard.checksums.crc import Crc
     from reshard.checksums.tensor_digest import PieceCrcs
     from reshard.formats.base import Reader
-    from reshard.formats.formula import Formula
+    from reshard.formats.computed.formula import Formula
 
 
 Gathered = Literal["no", "in ranges", "at once"]

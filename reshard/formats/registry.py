@@ -20,9 +20,9 @@ from reshard.errors import (
     TargetExistsError,
 )
 from reshard.formats.base import Reader, RecordUse
+from reshard.formats.computed.formula import Computation
 from reshard.formats.foreign import foreign_text
 from reshard.formats.format import Format, Mark, Opening, PlaceNames
-from reshard.formats.formula import Computation
 from reshard.formats.keras.files import weights_text
 from reshard.formats.known_formats import (
     every_format,

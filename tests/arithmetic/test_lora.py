@@ -93,7 +93,7 @@ MESH = {"mesh": {"axes": ["x", "y"], "shape": [2, 3]}, "unmatched": "replicate"}
 def test_a_base_of_any_format_and_mesh(
     tmp_path: Path, stored: dict[str, Any], cut: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reshard.formats.computed.CHUNK_BYTES", 256)
+    monkeypatch.setattr("reshard.formats.computed.tensors.CHUNK_BYTES", 256)
     tree: dict[str, Any] = dict(BASE)
     if stored["to"] == "orbax":
         tree = {"model": {"layers": {"0": {"q": {"weight": BASE[Q], "bias": BASE[BIAS]}}}, "embed": {"weight": BASE[EMBED]}}}  # fmt: skip

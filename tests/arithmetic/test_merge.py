@@ -107,7 +107,7 @@ def test_any_formats_meshes_and_weights(
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patched:
         folder = Path(name)
         patched.setattr("reshard.arithmetic.average.AverageFormula.window_elements", most)
-        patched.setattr("reshard.formats.computed.CHUNK_BYTES", 128)
+        patched.setattr("reshard.formats.computed.tensors.CHUNK_BYTES", 128)
         paths = [
             stored(folder / str(n), t, form, cuts)
             for n, (t, (form, cuts, _)) in enumerate(zip(trees, each, strict=True))
@@ -264,8 +264,8 @@ def test_a_map_of_a_source_makes_what_it_makes_in_a_conversion(
 ) -> None:
     given_map = {"map": [one.rule], "sizes": dict(one.given)}
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patched:
-        patched.setattr("reshard.formats.formula.Formula.window_elements", most)
-        patched.setattr("reshard.formats.computed.CHUNK_BYTES", 64)
+        patched.setattr("reshard.formats.computed.formula.Formula.window_elements", most)
+        patched.setattr("reshard.formats.computed.tensors.CHUNK_BYTES", 64)
         path = saved_numbers(Path(name) / "a", one.sources)
         if is_compressed:
             how = {"to": "orbax", "compression": "zstd", "chunk_bytes": 100}

@@ -51,7 +51,7 @@ FORMULAS = (CodesFormula, FlatFormula)
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts small tensors as large ones are cut, and computes few weights at once."""
-    monkeypatch.setattr("reshard.formats.computed.CHUNK_BYTES", 512)
+    monkeypatch.setattr("reshard.formats.computed.tensors.CHUNK_BYTES", 512)
     for formula in FORMULAS:
         monkeypatch.setattr(formula, "window_elements", 40)
 

@@ -23,7 +23,7 @@ from reshard.arithmetic.scaled import decode_scaled
 from reshard.arithmetic.sharing import Sharing
 from reshard.checkpoint import OpenedCheckpoint
 from reshard.formats.base import Reader
-from reshard.formats.computed import computed_reader
+from reshard.formats.computed.tensors import computed_reader
 from reshard.formats.quantized import QuantizedPair
 from reshard.formats.registry import CheckpointPath
 from reshard.geometry.grid import Box
@@ -160,7 +160,7 @@ def test_any_grids(
         for n, axis in zip(shape, of_target, strict=True)
     )
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reshard.formats.computed.CHUNK_BYTES", 256)
+        patch.setattr("reshard.formats.computed.tensors.CHUNK_BYTES", 256)
         patch.setattr(CodesFormula, "window_elements", most)
         reshard.save(f"{folder}/plain", tree)
         reshard.convert(

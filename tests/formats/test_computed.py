@@ -24,9 +24,9 @@ from reshard.engine.decode.computed_stream import windows
 from reshard.engine.limits import limits_of
 from reshard.errors import CorruptError, PlanError
 from reshard.formats.base import Reader
-from reshard.formats.computed import Operand, computed_reader, computed_tensor
+from reshard.formats.computed.formula import Formula
+from reshard.formats.computed.tensors import Operand, computed_reader, computed_tensor
 from reshard.formats.contents import SourceChunk
-from reshard.formats.formula import Formula
 from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.geometry.grid import Box, Grid
 from reshard.storage.location import Location
@@ -81,7 +81,7 @@ class Scaled(Struct, frozen=True):
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts small tensors as large ones are cut."""
-    monkeypatch.setattr("reshard.formats.computed.CHUNK_BYTES", 256)
+    monkeypatch.setattr("reshard.formats.computed.tensors.CHUNK_BYTES", 256)
 
 
 def arrays(shape: tuple[int, ...]) -> dict[str, np.ndarray]:

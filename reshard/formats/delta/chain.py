@@ -15,7 +15,12 @@ from msgspec.structs import replace
 
 from reshard.errors import FormatError, PlanError, VerificationError
 from reshard.formats.base import Reader, WeightsVersion
-from reshard.formats.computed import ComputedTensor, Operand, computed_reader, computed_tensor
+from reshard.formats.computed.tensors import (
+    ComputedTensor,
+    Operand,
+    computed_reader,
+    computed_tensor,
+)
 from reshard.formats.contents import StoredTensor
 from reshard.formats.delta.changes import DeltaFormula, Layer
 from reshard.formats.delta.index import DeltaIndex, ListedTensor

@@ -22,9 +22,9 @@ from reshard.formats.codecs.compressed import (
 )
 from reshard.formats.codecs.source import Source
 from reshard.formats.codecs.stream import INPUT_BYTES
+from reshard.formats.computed.formula import Calculation, Formula
 from reshard.formats.contents import Extent
 from reshard.formats.delta.index_values import Checksum, Hasher, hasher
-from reshard.formats.formula import Calculation, Formula
 
 if TYPE_CHECKING:
     import numpy.typing as npt

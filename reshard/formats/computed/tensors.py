@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from reshard.formats.base import Chunks, Reader
 from reshard.formats.codecs import decoder_bytes, is_seekable
+from reshard.formats.computed.formula import Formula
 from reshard.formats.contents import (
     ComputedChunk,
     Encoding,
@@ -33,7 +34,6 @@ from reshard.formats.contents import (
     Stored,
     StoredTensor,
 )
-from reshard.formats.formula import Formula
 from reshard.formats.leaf_paths import renamed
 from reshard.geometry.grid import Box, Cuts, Grid, Index
 from reshard.layout.tensor_spec import TensorSpec
