@@ -38,7 +38,7 @@ def computed(chosen: CheckpointPath, **asked: Any) -> CheckpointPath:
 
 
 def quantized_text(reader: Reader, found: Quantized | None) -> str:
-    """What is quantised in a checkpoint, or was before it was dequantised, in words; "" where nothing is."""
+    """The quantised weights of a checkpoint, as they are or as they were, in words; "" where there are none."""
     if "dequantize" in reader.computed:
         from reshard.arithmetic.dequantize import dequantized_text
 

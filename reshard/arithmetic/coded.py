@@ -139,7 +139,7 @@ class Coded(Struct, frozen=True, eq=False):
 _OF_CODES = re.compile(
     r"(?:_packed|_blocks|_qdata|[./]_data|(?:[./]array)?[./]qvalue)\Z|q(?=weight\Z)|(?<![^./])_(?=[^./]+_qdata\Z)"
 )
-"""What the names of codes have more than those of weights in their places; torchao has ``_weight_qdata``."""
+"""Endings of the names of codes that those of weights in their places lack; torchao has ``_weight_qdata``."""
 
 
 def weight_name(pair: QuantizedPair) -> str:

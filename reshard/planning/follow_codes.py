@@ -45,7 +45,7 @@ def companion_name(pair: QuantizedPair, companion: str, target: str) -> str | No
 
 
 def about_pair(pair: QuantizedPair) -> str:
-    """What a pair is, for the errors of rules that would part it."""
+    """A pair in words, for the errors of rules that would part it."""
     return f"{pair.name!r} holds codes ({pair.scheme}), which mean nothing without {pair.companions['scale']!r}"
 
 

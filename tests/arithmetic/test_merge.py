@@ -84,7 +84,7 @@ def assert_bits(found: Any, wanted: Any, where: str = "") -> None:
 
 
 def opened(asked: Mapping[str, Any]) -> Tree:
-    """What a merge makes, restored without a target."""
+    """A merge, restored without a target."""
     made = Merge.asked(asked)
     chosen = replace(CheckpointPath.at(made.sources[0].path), computed=(made,))
     found: Tree = OpenedCheckpoint(chosen).restore()

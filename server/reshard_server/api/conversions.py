@@ -57,12 +57,12 @@ from reshard_server.schemas.base import MEANT
 from reshard_server.schemas.conversion import (
     Conversion,
     ConversionPage,
-    ConversionQuery,
     ConversionRequest,
     OneDelta,
     result_url,
     short_reports,
 )
+from reshard_server.schemas.conversion_query import ConversionQuery
 from reshard_server.schemas.delivery import Delivery, DeliveryList
 from reshard_server.services import Services
 

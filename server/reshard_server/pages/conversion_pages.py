@@ -31,11 +31,11 @@ from reshard_server.resources.conversions import ConversionId, visible
 from reshard_server.resources.resource import listed_token
 from reshard_server.schemas.conversion import (
     Conversion,
-    ConversionQuery,
     OneDelta,
     State,
     targets_of,
 )
+from reshard_server.schemas.conversion_query import ConversionQuery
 from reshard_server.services import Services
 
 ROUTER = APIRouter(prefix="/conversions", include_in_schema=False)

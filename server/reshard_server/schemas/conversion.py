@@ -1,15 +1,12 @@
-"""Conversions and deltas: requests, the documents of their state, and the query of their listings."""
+"""Conversions and deltas: requests, and the documents of their state."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
-    AwareDatetime,
-    BeforeValidator,
     Discriminator,
     Field,
     Strict,
@@ -31,7 +28,6 @@ from reshard_server.schemas.base import (
     ComputedChoice,
     Flag,
     Number,
-    Page,
     RequestDocument,
     RootedPath,
     UnlistedChoice,
@@ -70,7 +66,7 @@ Deltas = Annotated[
 
 
 class MergeForm(RequestDocument):
-    """What is made of several checkpoints: the source, which is the first of them, and others."""
+    """Several checkpoints of which one is made: the source, which is the first of them, and others."""
 
     others: Annotated[tuple[RootedPath, ...], Field(max_length=1000), at_most(1000)]
     """The other checkpoints, the oldest first."""
@@ -482,35 +478,3 @@ class ConversionPage(Answer):
 
     conversions: list[Conversion]
     next_page_token: str | None = None
-
-
-Label = Annotated[str, Field(max_length=321, pattern="^[^=]{1,64}=")]
-
-
-_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
-
-
-def _with_zone(text: object) -> object:
-    """Refuses numbers, and times without a zone."""
-    if isinstance(text, str) and not _RFC_3339.fullmatch(text):
-        raise ValueError("expected a time with its zone, such as 2026-11-21T03:00:00Z")
-    return text
-
-
-Moment = Annotated[AwareDatetime, BeforeValidator(_with_zone)]
-
-
-class ConversionQuery(Page):
-    """The filters of a listing of conversions."""
-
-    state: list[State] = Field(default=[], max_length=6, description="Any of these states.")
-    source: str | None = Field(None, max_length=4096, description="Prefix of the source.")
-    schedule: str | None = Field(None, max_length=128, description="Made by this schedule.")
-    label: list[Label] = Field(
-        default=[],
-        max_length=32,
-        description="key=value; the conversion has all of these.",
-        examples=[["run=7"]],
-    )
-    created_after: Moment | None = Field(None, description="At this time or later.")
-    created_before: Moment | None = Field(None, description="Before this time.")
