@@ -1,4 +1,4 @@
-"""Arithmetic in the stream beside the least that it needs: ``python -m benchmarks.arithmetic.run [averages] [lora] [--mib 512] [--rounds 3]``.
+"""Arithmetic in the stream beside the least that it needs: ``python -m benchmarks.arithmetic.run [averages] [codes] [lora] [--mib 512]``.
 
 Each contender is a fresh process, in turn, each round beginning with another, timed until its output is on the disk. With ``--cold`` the
 sources are dropped from the system's cache before each.
@@ -45,6 +45,33 @@ def averages(given: argparse.Namespace, work: Path) -> None:
         "reshard merge of eight": [RESHARD, "merge", *BUDGET, *sources],
     }
     _compare(f"{INPUTS} checkpoints of {given.mib} MiB", commands, given, work)
+
+
+def codes(given: argparse.Namespace, work: Path) -> None:
+    """fp8 of DeepSeek, 4096 × 4096 with scales of blocks of 128 × 128, made bfloat16, beside compressed-tensors."""
+    rng, source = np.random.default_rng(0), work / "fp8"
+    source.mkdir()
+    weight_map = {}
+    for number in range(max(1, given.mib // 128)):  # 128 MiB a file
+        file, tensors = f"model-{number:05}.safetensors", {}
+        for layer in range(8 * number, 8 * number + min(8, given.mib // 16)):
+            name = f"model.layers.{layer}.mlp.up_proj.weight"
+            tensors[name] = rng.integers(0, 120, (SIZE, SIZE), np.uint8).view(ml_dtypes.float8_e4m3fn)  # fmt: skip
+            tensors[f"{name}_scale_inv"] = rng.random((SIZE // 128,) * 2, np.float32)
+        save_file(tensors, source / file)
+        weight_map |= dict.fromkeys(tensors, file)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (source / "model.safetensors.index.json").write_text(json.dumps(index))
+    how = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+    (source / "config.json").write_text(json.dumps({"quantization_config": how}))
+    options = ["--quiet", "--max-memory", "256MiB", "--dequantize", "bfloat16", "--carry"]
+    torch = str(REPOSITORY / ".oracles/torch/bin/python")
+    peer = str(REPOSITORY / "benchmarks/peers/dequantize_by_shard.py")
+    commands = {
+        "compressed-tensors": [torch, peer, str(source)],
+        "reshard convert --dequantize": [RESHARD, "convert", *options, str(source)],
+    }
+    _compare(f"{given.mib} MiB of codes", commands, given, work)
 
 
 def lora(given: argparse.Namespace, work: Path) -> None:
@@ -109,7 +136,11 @@ def _forget(folder: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-PARTS: dict[str, Callable[[argparse.Namespace, Path], None]] = {"averages": averages, "lora": lora}
+PARTS: dict[str, Callable[[argparse.Namespace, Path], None]] = {
+    "averages": averages,
+    "codes": codes,
+    "lora": lora,
+}
 
 
 def main() -> None:

@@ -163,7 +163,7 @@ OPTION_NAMES = {
 }
 _ARGUMENTS = (
     *reshard.ConvertOptions.__annotations__, "base_version", "dequantize", "item", "key", "lora", "max_memory", "name", "quantize_like",
-    "step", "unlisted", "workers", "base", "dtype", "ema", "from_", "last", "method", "scale", "weights",
+    "step", "unlisted", "workers", "base", "dtype", "ema", "from_", "last", "scale", "weights",
 )  # fmt: skip
 _ONE = "|".join(_ARGUMENTS)
 _CHOSEN = re.compile(rf'(?<=\()({_ONE})="([a-z0-9]+)"(?=\))')

@@ -32,6 +32,7 @@ NAMES = {
         "reshard convert of one",
         "reshard merge of eight",
     ],
+    "codes": ["compressed-tensors", "reshard convert --dequantize"],
     "lora": [
         "reshard convert",
         "with an adapter of rank 16",
