@@ -7,7 +7,7 @@ tensor. Scales and other companions are not seen any more.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import get_args
 
 from msgspec import Struct
@@ -97,8 +97,7 @@ class Dequantize(Struct, frozen=True):
             names.add(weight)
         return computed_reader(base, computed, companions)
 
-    def state(self) -> Iterator[str]:
-        return iter(())
+    places = ()
 
 
 def decoder_of(coded: Coded) -> Decoder:

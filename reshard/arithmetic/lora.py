@@ -76,9 +76,9 @@ class Lora(Struct, frozen=True):
         reader = computed_reader(base, made)
         return replace(reader, metadata_bytes=reader.metadata_bytes + kept)
 
-    def state(self) -> Iterator[str]:
-        """The state of their files."""
-        return (line for each in self.adapters for line in each.root.state())
+    @property
+    def places(self) -> list[Location]:
+        return [each.root for each in self.adapters]
 
 
 def _tensor(

@@ -32,8 +32,6 @@ from reshard.formats.computed.tensors import (
     computed_tensor,
 )
 from reshard.formats.contents import Leaf, StoredTensor
-from reshard.formats.known_formats import files_of
-from reshard.formats.names import OF_RECORDS
 from reshard.formats.quantized import quantization
 from reshard.geometry.dtypes import PACKED, STORED_DTYPES, dtype_name
 from reshard.geometry.grid import Grid
@@ -97,11 +95,9 @@ class Merge(Struct, frozen=True):
     def _others(self) -> tuple[MergeSource, ...]:
         return (*self.sources[1:], *([] if self.base is None else [self.base]))
 
-    def state(self) -> Iterator[str]:
-        for each in self._others:
-            place = locate(each.path).remembered()
-            for file in files_of(place) or (place,):
-                yield from file.state(OF_RECORDS)
+    @property
+    def places(self) -> list[Location]:
+        return [locate(each.path) for each in self._others]
 
     def applied(self, base: Reader, root: Location) -> Reader:
         """The merged checkpoint, with names, leaves and dtypes of the first.

@@ -7,7 +7,7 @@ on; here the scales are those that the engine is known to take.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -96,9 +96,9 @@ class QuantizeLike(Struct, frozen=True):
         added = [computed_tensor(s, SameFormula(s.name, (like.uri,)), [o]) for s, o in zip(specs, copied, strict=True)]  # fmt: skip
         return computed_reader(base, computed, added=added)
 
-    def state(self) -> Iterator[str]:
-        """The state of the other checkpoint's files."""
-        return self.like.state()
+    @property
+    def places(self) -> tuple[Location]:
+        return (self.like,)
 
 
 class _Codes(Coded, frozen=True, eq=False):

@@ -101,12 +101,18 @@ def source_state(root: Location, computed: Sequence[Computation] = ()) -> str:
     A missing file counts as missing here; reading it is an error. Raises StorageError where the system refuses
     to list a folder: a state that is only half known would be another one the next time.
     """
+    # Places of computations are looked up anew, since what was listed of them for reading stays the same.
+    others = (locate(str(place)) for each in computed for place in each.places)
+    return _digest(itertools.chain(_state_lines(root), *map(_state_lines, others)))
+
+
+def _state_lines(root: Location) -> list[str]:
     lines = list(root.state(OF_RECORDS))
     # In a bucket it takes requests to look for the files of a prefix; a root that is a file needs none.
     listed = files_of(root, is_there=root.local is None and lines != [MISSING])
     if listed is not None:
         lines = [f"{file.name}{line}" for file in listed for line in file.state()]
-    return _digest(itertools.chain(lines, (line for each in computed for line in each.state())))
+    return lines
 
 
 def _digest(lines: Iterable[str]) -> str:

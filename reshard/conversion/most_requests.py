@@ -109,6 +109,9 @@ def _of_source(plan: JointPlan) -> RequestPlan:
                 data += once * (_copies(plan.reader, fill, asked) if fill.strategy == "copy" else 1)
     objects = root.view().traits.memory_bytes // BYTES_PER_OBJECT
     again = Requests(list=pages_of(objects), head=int(root.is_file()))
+    # Other places have about as many objects; to count them would take requests.
+    others = [p for each in plan.chosen.computed for p in each.places if p.traits.by_requests]
+    again += (again + Requests(list=1, head=1)) * len(others)
     return RequestPlan(again * len(left), data=data)
 
 
@@ -153,11 +156,11 @@ def reads(reader: Reader, read: Read, fill: Fill, number: int, range_bytes: int)
     is_in_parts = pairs > grid.count or grid != spec.storage
     if is_in_parts and is_seekable(encoding) and fill.strategy in ("scatter", "block"):
         stretches = _stretches(spec, fill.band_bytes, range_bytes, units, None if view else grid)
-    pieces, layers = _stored_in(reader, piece.source)
-    ranges = layers * (spec.chunk_bytes // range_bytes)
-    nbytes = spec.chunk_bytes + spec.chunk_bytes // _CODED + _CODED
+    pieces, nbytes = _stored_in(reader, piece.source)
+    ranges = nbytes // range_bytes
+    nbytes += nbytes // _CODED + pieces * _CODED
     gets = pieces * stretches + ranges + (encoding.checksum and ranges > 0)
-    return Requests(get=pairs * gets, received_bytes=pairs * layers * nbytes)
+    return Requests(get=pairs * gets, received_bytes=pairs * nbytes)
 
 
 def _stretches(
@@ -178,13 +181,18 @@ def _stretches(
 
 
 def _stored_in(reader: Reader, name: str) -> tuple[int, int]:
-    """The most pieces of files in which a chunk of a tensor is stored, and files of a chunk's size: its own and those of deltas."""
-    grid = reader.tensors[name].spec.storage
+    """The most places in which a chunk of a tensor, or what it is computed of, is stored; and the most decoded bytes of all."""
+    spec = reader.tensors[name].spec
+    grid = spec.storage
     some = range(0, grid.count, -(-grid.count // SAMPLES) or 1)
     found = [extent for n in some if (extent := reader.locate(name, grid.index_at(n)))]
-    layers = max((x.computed.files for x in found if x.computed is not None), default=1)
     pieces = max((len(x.pieces.pieces) for x in found if x.pieces is not None), default=1)
-    return pieces + layers - 1, layers
+    computed = [x.computed for x in found if x.computed is not None]
+    if not computed:
+        return pieces, spec.chunk_bytes
+    # What is read on from within a file is asked for twice: the first window by itself, then ranges.
+    begun = max(one.files + sum(not o.is_held for o in one.operands) for one in computed)
+    return begun, max(one.decoded_bytes for one in computed)
 
 
 def _of_target(plan: JointPlan, planned: TargetPlan) -> RequestPlan:

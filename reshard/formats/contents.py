@@ -235,6 +235,13 @@ class ComputedChunk(Struct, frozen=True, gc=False):
     operands: tuple[OperandWindow, ...]
 
     @property
+    def decoded_bytes(self) -> int:
+        """Bytes that are decoded for it: those of its operands, and as many for each place that the formula reads besides."""
+        own = sum(each.box.size * storage_bytes(each.dtype) for each in self.operands)
+        whole = self.box.size * storage_bytes(self.dtype)
+        return own + whole * sum(1 for _ in self.formula.places())
+
+    @property
     def files(self) -> int:
         """The number of places that are read for it."""
         return sum(1 for _ in self.formula.places()) + sum(

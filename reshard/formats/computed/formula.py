@@ -35,8 +35,9 @@ class Computation(Protocol):
         """The checkpoint that it makes of ``base``, which was opened at ``root``. Reads no tensor bytes but of small operands."""
         ...
 
-    def state(self) -> Iterator[str]:
-        """The state of the other files that it reads, as ``Location.state`` gives it."""
+    @property
+    def places(self) -> Sequence[Location]:
+        """The other checkpoints and folders that it reads."""
         ...
 
 

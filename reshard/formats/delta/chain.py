@@ -6,7 +6,7 @@ and the payloads over them, and every checksum that a delta records is compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -68,9 +68,9 @@ class Deltas(Struct, frozen=True):
         known = {one for delta in deltas for one in (delta.base_version, delta.version)}
         return chain_reader(base, deltas, anchor_version(root, known))
 
-    def state(self) -> Iterator[str]:
-        """The state of their files."""
-        return (line for each in self.folders for line in each.state())
+    @property
+    def places(self) -> tuple[Location, ...]:
+        return self.folders
 
 
 def chained(deltas: Sequence[Delta], anchor: str | None = None) -> tuple[Delta, ...]:

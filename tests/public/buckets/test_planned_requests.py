@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from msgspec import structs
@@ -15,6 +16,7 @@ import reshard
 from reshard import ConversionReport, MultiReport, Requests, Target
 from reshard.storage import calls
 from reshard.storage.buckets import counts
+from tests.arithmetic.quantised import save_model
 from tests.emulators.buckets import Bucket
 from tests.emulators.no_clock import no_clock
 from tests.emulators.server import Server
@@ -24,6 +26,8 @@ from tests.public.buckets.uploads import upload
 
 TIGHT = 3
 """Planned requests and bytes are at most so many times those that are made; measured: 1.0 to 2.5."""
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 KINDS = {
     "start_upload": "put", "complete_upload": "put", "put_part": "part", "delete_many": "delete",
@@ -172,6 +176,23 @@ def test_large_files_are_uploaded_in_parts(
     assert report.requests.actual.part == 3
     report = made(lambda: reshard.convert(source, tmp_path / "back", workers=2), bucket)
     assert report.requests.actual.get >= 3
+
+
+@pytest.mark.parametrize("rows", [256, 5120])
+def test_operands_of_computed_tensors_are_counted(
+    gcs_bucket: Bucket, tmp_path: Path, rows: int
+) -> None:
+    """Codes of one chunk and of several, their scales, and checkpoints that are averaged."""
+    random = np.random.default_rng(1)
+    codes = random.normal(size=(rows, 4096)).astype(ml_dtypes.float8_e4m3fn)
+    scale = random.random((rows // 128, 32), np.float32)
+    save_model(tmp_path / "codes", [{"w.weight": codes}, {"w.weight_scale_inv": scale}], FP8)
+    url = upload(gcs_bucket, tmp_path / "codes", "codes")
+    how: dict[str, Any] = {"dequantize": "bfloat16", "to": "orbax", "workers": 2}
+    out = f"{gcs_bucket.url}/out"
+    made(lambda: reshard.convert(url, out, **how), gcs_bucket)
+    made(lambda: reshard.convert(url, tmp_path / "columns", mesh="x=1", **how), gcs_bucket)
+    made(lambda: reshard.merge([out, out], tmp_path / "average", workers=2), gcs_bucket)
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
