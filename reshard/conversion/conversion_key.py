@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -25,7 +25,6 @@ from reshard.conversion.options import Target
 from reshard.engine.limits import Limits
 from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint
-from reshard.formats.computed.formula import Computation
 from reshard.formats.known_formats import files_of, format_options
 from reshard.formats.names import OF_RECORDS
 from reshard.geometry.sizes import exact_bytes
@@ -39,6 +38,9 @@ from reshard.planning.plans import Fill, Plan
 from reshard.planning.target_layouts import Layout, LayoutTree, SameAxes
 from reshard.storage.location import MISSING, Location, locate, real_text
 from reshard.version import __version__
+
+if TYPE_CHECKING:
+    from reshard.formats.computed.formula import Computation
 
 MAX_SHOWN = 60
 """Characters of a setting in a message; layouts may be long."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
-from typing import NoReturn, get_args
+from typing import TYPE_CHECKING, NoReturn, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +20,6 @@ from reshard.errors import (
     TargetExistsError,
 )
 from reshard.formats.base import Reader, RecordUse
-from reshard.formats.computed.formula import Computation
 from reshard.formats.foreign import foreign_text
 from reshard.formats.format import Format, Mark, Opening, PlaceNames
 from reshard.formats.keras.files import weights_text
@@ -43,6 +42,9 @@ from reshard.storage.buckets.counts import so_far
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import staging_above
 from reshard.storage.location import Location, locate, without_scheme
+
+if TYPE_CHECKING:
+    from reshard.formats.computed.formula import Computation
 
 
 class CheckpointPath(Struct, frozen=True, dict=True):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from reshard.checksums.tensor_digest import row_major
-from reshard.engine.decode.computed_stream import ComputedStream
 from reshard.engine.task import SourceRead
 from reshard.errors import CorruptError
 from reshard.formats.codecs import DecodeStream, open_fill, open_stream
@@ -70,6 +69,8 @@ def open_chunk(
     if chunk.extent is None:
         return open_fill(stored.fill, decoded_bytes)
     if chunk.extent.computed is not None:
+        from reshard.engine.decode.computed_stream import ComputedStream  # few chunks are computed
+
         # Operands are chunks, too: the class is handed down, since it is made of such streams itself.
         return ComputedStream(chunk.extent.computed, stored.where(chunk), _open_operand)
     return open_stream(
