@@ -65,9 +65,7 @@ def plan(
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
     limits = limits_of(max_memory, workers, source, target, max_growth=max_growth)
     checked = check_target(Target("" if target is None else target, **options), limits)
-    chosen = source_of(
-        source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
-    )
+    chosen = source_of(source, step, item, unlisted, dequantize, lora, quantize_like)
     if target is None:
         return plan_without_target(chosen, checked, hosts)
     return plan_conversions(chosen, [checked], hosts).summaries[0]
@@ -99,9 +97,7 @@ def plan_all(
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
     limits = limits_of(max_memory, workers, source, *_places(targets), max_growth=max_growth)
     checked = check_targets(targets, limits)
-    chosen = source_of(
-        source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
-    )
+    chosen = source_of(source, step, item, unlisted, dequantize, lora, quantize_like)
     return plan_conversions(chosen, checked, hosts).answer()
 
 
@@ -161,11 +157,11 @@ def convert(
     Args:
         step, item, unlisted, max_memory, workers, max_growth: as for ``plan``.
         dequantize: reads quantised weights as the weights that they stand for, of this dtype: ``"bfloat16"`` or ``"float32"``. Their scales
-            are not in the target, and config.json says nothing of them. Each weight is computed exactly and rounded once; the report says
-            which are exact. With None codes and scales are copied as they are.
+            are not in the target, and config.json says nothing of them. Each weight is computed in float32 and then rounded; the report
+            says which are exact. With None codes and scales are copied as they are.
         lora: adapters that are merged into the weights, after dequantize: the folder of each, or ``"FOLDER=SCALE"`` for a part of its strength.
         quantize_like: a quantised checkpoint, whose codes and scales the weights get; the last of the three. Its scales must fit: a weight that
-            would become another one is an error.
+            is too large for them is an error.
         executor: does parts of the conversion, in processes on any host that sees source and target; ``max_memory`` and ``workers`` are
             then those of a part. A ``ThreadPoolExecutor`` runs the tasks, unless ``parts`` is given. With None tasks run in threads of this
             process; for a large conversion with more than four workers, in threads of new processes, which import no code of the caller's
@@ -187,9 +183,7 @@ def convert(
     limits = limits_of(max_memory, workers, source, target, max_growth=max_growth)
     asked = Target(target, **options)
     checked = check_target(asked, limits)
-    chosen = source_of(
-        source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
-    )
+    chosen = source_of(source, step, item, unlisted, dequantize, lora, quantize_like)
     how = (limits, executor, parts, progress, before_publish)
     return converted(chosen, [asked], [checked], *how).reports[0]
 
@@ -235,9 +229,7 @@ def convert_all(
 
     limits = limits_of(max_memory, workers, source, *_places(targets), max_growth=max_growth)
     checked = check_targets(targets, limits)
-    chosen = source_of(
-        source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
-    )
+    chosen = source_of(source, step, item, unlisted, dequantize, lora, quantize_like)
     how = (limits, executor, parts, progress, before_publish)
     return converted(chosen, targets, checked, *how)
 

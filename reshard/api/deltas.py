@@ -224,7 +224,7 @@ def apply(
     from reshard.storage.location import locate
 
     chosen = with_deltas(choose_checkpoint(base, None, None, "base", unlisted), deltas)
-    chosen = with_computed(chosen, dequantize=dequantize, lora=lora, quantize_like=quantize_like)
+    chosen = with_computed(chosen, dequantize, lora, quantize_like)
     limits = limits_of(max_memory, workers, base, *deltas, target, max_growth=max_growth)
     checked = check_target(Target(target, **options), limits)
     for each in deltas:

@@ -51,7 +51,7 @@ def inspect(
     from reshard.formats.registry import open_reader
     from reshard.inspection.checkpoint_info import describe
 
-    chosen = source_of(path, step, item, unlisted, "checkpoint", dequantize=dequantize, lora=lora)
+    chosen = source_of(path, step, item, unlisted, dequantize, lora, what="checkpoint")
     with making_many():
         return describe(open_reader(chosen))
 

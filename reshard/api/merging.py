@@ -44,24 +44,24 @@ def merge(
     before_publish: Callable[[str], None] | None = None,
     **options: Unpack[ConvertOptions],
 ) -> ConversionReport:
-    """Averages checkpoints into one, in one pass: converts what they make together to ``target``.
+    """Averages checkpoints into one, in one pass, and converts the average to ``target``.
 
     It is a ``convert`` in every other way: any format, mesh and place, bounded memory; ``target`` appears whole or not at all, and the same call
     resumes an interrupted run. Floats are summed in float64 and rounded once: the result has the same bits in whichever order the
     checkpoints are given. Everything else (integers, strings, PRNG keys) must be equal in all of them, or is taken from one.
 
     Args:
-        sources: the checkpoints, the oldest first; each may have a map of its own, which makes the tensors that all have. The first gives
-            names, dtypes and metadata. ``run/{8000..10000..500}`` stands for several.
+        sources: the checkpoints, the oldest first. Each is a path, or a pair of a path and a map that makes its tensors have the names and
+            shapes of the others. The first gives names, dtypes and metadata. ``run/{8000..10000..500}`` stands for several.
         weights: a number for each, which are divided by their sum; or ``"linear"`` or ``"minus-sqrt"``, the weights of an average that stands for
             a decay of the learning rate. Equal by default.
         ema: the decay of a moving average over the checkpoints, such as 0.999, in place of weights.
-        last: the one source is the folder of a run: its so many last steps.
+        last: the number of steps to average, the last of the one source, which is then the folder of a run.
         base: for task arithmetic, the checkpoint that all were trained from; makes ``base + scale * sum(weight * (source - base))``, with weights
             as they are given, 1 by default.
         scale: of task arithmetic, 1 by default.
-        from_: the number, from 1, of the source from which everything is taken that is no float.
-        dtype: of averaged tensors, by default that of the first; so floats are rounded once, where ``cast`` would round again.
+        from_: the number, counted from 1, of the source from which everything that is no float is taken.
+        dtype: of averaged tensors, by default that of the first. Floats are rounded to it once; ``cast`` would round them again.
         unlisted, max_memory, workers, max_growth, executor, parts, progress, before_publish: as for ``convert``.
         options: those of ``convert``.
 
@@ -76,24 +76,18 @@ def merge(
     from reshard.storage.local.target_checks import refuse_overlap
     from reshard.storage.location import locate
 
-    asked = {
-        "sources": sources,
-        "weights": weights,
-        "ema": ema,
-        "last": last,
-        "base": base,
-        "scale": scale,
-    }
-    made = Merge.asked({**asked, "from_": from_, "dtype": dtype, "unlisted": unlisted})
+    arithmetic = {"weights": weights, "ema": ema, "scale": scale, "from_": from_, "dtype": dtype}
+    places = {"sources": sources, "last": last, "base": base, "unlisted": unlisted}
+    made = Merge.asked({**arithmetic, **places})
     paths = [each.path for each in (*made.sources, *filter(None, [made.base]))]
     first = choose_checkpoint(paths[0], None, None, "source", unlisted)
     limits = limits_of(max_memory, workers, *paths, target, max_growth=max_growth)
-    checked = check_target(Target(target, **options), limits)
+    asked = Target(target, **options)
+    checked = check_target(asked, limits)
     for each in paths:
         refuse_overlap(locate(checked.target), locate(each))
     how = (limits, executor, parts, progress, before_publish)
-    chosen, targets = replace(first, computed=(made,)), [Target(target, **options)]
-    report = converted(chosen, targets, [checked], *how).reports[0]
+    report = converted(replace(first, computed=(made,)), [asked], [checked], *how).reports[0]
     if report.already_done:
         return report
     averaged = sum(is_averaged(tensor.source_dtype or "int64") for tensor in report.tensors)

@@ -116,5 +116,5 @@ def open_checkpoint(
     from reshard.checkpoint import OpenedCheckpoint
 
     return OpenedCheckpoint(
-        source_of(path, step, item, unlisted, "checkpoint", dequantize=dequantize, lora=lora)
+        source_of(path, step, item, unlisted, dequantize, lora, what="checkpoint")
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reshard.arguments import Path, Unlisted
+    from reshard.arguments import Dequantized, Path, Unlisted
     from reshard.formats.choose import Step
     from reshard.formats.registry import CheckpointPath
 
@@ -15,17 +16,27 @@ def source_of(
     step: Step | None,
     item: str | None,
     unlisted: Unlisted,
+    dequantize: Dequantized | None,
+    lora: Sequence[Path] | None,
+    quantize_like: Path | None = None,
+    *,
     what: str = "source",
-    **asked: Any,
 ) -> CheckpointPath:
-    """The checkpoint that these arguments of ``reshard.convert`` name together; raises as ``choose_checkpoint``."""
+    """The checkpoint that these arguments of ``reshard.convert`` name together; raises as ``choose_checkpoint`` and ``with_computed``."""
     from reshard.formats.choose import choose_checkpoint
 
-    return with_computed(choose_checkpoint(path, step, item, what, unlisted), **asked)
+    chosen = choose_checkpoint(path, step, item, what, unlisted)
+    return with_computed(chosen, dequantize, lora, quantize_like)
 
 
-def with_computed(chosen: CheckpointPath, **asked: Any) -> CheckpointPath:
-    """The checkpoint with what options such as ``dequantize`` make of it; those that are None or empty ask for nothing."""
+def with_computed(
+    chosen: CheckpointPath,
+    dequantize: Dequantized | None,
+    lora: Sequence[Path] | None,
+    quantize_like: Path | None,
+) -> CheckpointPath:
+    """The checkpoint with what these options make of it; None and an empty list ask for nothing. Raises PlanError for wrong values."""
+    asked = {"dequantize": dequantize, "lora": lora, "quantize_like": quantize_like}
     given = {name: value for name, value in asked.items() if value not in (None, (), [])}
     if not given:
         return chosen

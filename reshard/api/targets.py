@@ -59,9 +59,7 @@ def convert_part(
     which = parse_part(part)
     limits = limits_of(max_memory, workers, source, target)
     checked, plain = plainly([Target(target, **options)], limits)
-    chosen = source_of(
-        source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
-    )
+    chosen = source_of(source, step, item, unlisted, dequantize, lora, quantize_like)
     return convert_one_part(chosen, checked, which, plain, progress)
 
 
@@ -104,9 +102,7 @@ def begin_parts(
     places = [one.target for one in targets]
     limits = limits_of(max_memory, workers, source, *places, max_growth=max_growth)
     checked, plain = plainly(targets, limits)
-    chosen = source_of(
-        source, step, item, unlisted, dequantize=dequantize, lora=lora, quantize_like=quantize_like
-    )
+    chosen = source_of(source, step, item, unlisted, dequantize, lora, quantize_like)
     return record_parts(chosen, checked, plain, parts, hosts)
 
 

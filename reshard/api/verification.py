@@ -116,7 +116,7 @@ def verify(
     chosen = choose_checkpoint(a, step, item, unlisted=unlisted)
     if deltas is not None:
         chosen = with_deltas(chosen, deltas)
-    chosen = with_computed(chosen, dequantize=dequantize, lora=lora, quantize_like=quantize_like)
+    chosen = with_computed(chosen, dequantize, lora, quantize_like)
     wanted = wanted_of(name, min_version, is_signed=key is not None)
     if identity is not None or key is not None:
         if other is not None:
@@ -209,7 +209,7 @@ def diff(
 
     changes = changes_of(select, drop, (), ())
     limits = limits_of(max_memory, workers, a, b)
-    one = source_of(a, step, item, unlisted, "checkpoint", dequantize=dequantize, lora=lora)
+    one = source_of(a, step, item, unlisted, dequantize, lora, what="checkpoint")
     other = CheckpointPath.at(path_of("checkpoint", b), unlisted)
     return diff_checkpoints(one, other, changes, limits, progress)
 

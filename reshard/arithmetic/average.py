@@ -96,11 +96,8 @@ def _given(count: int, weights: Any) -> tuple[float, ...]:
         s = [*(SCHEDULES[weights](i / count) for i in range(count)), 0.0]
         rest = [s[i] - s[i + 1] for i in range(1, count)]
         return (1 - math.fsum(rest), *rest)
-    if (
-        isinstance(weights, str)
-        or not isinstance(weights, Sequence)
-        or not all(map(_is_number, weights))
-    ):
+    is_list = isinstance(weights, Sequence) and not isinstance(weights, str)
+    if not is_list or not all(map(_is_number, weights)):
         raise PlanError(
             f"weights is {weights!r}; expected a finite number for each checkpoint, or one of {', '.join(map(repr, SCHEDULES))}"
         )

@@ -151,9 +151,8 @@ class FlatFormula(Decoding, frozen=True, kw_only=True):
         weights = table.take(each[flat.start[0] % 2 :][: box.size])
         with np.errstate(all="ignore"):
             if self.nested:
-                factors = Sharing.of_each(self.nested).spread(
-                    nested[0], flat.in_tiles((self.block,))
-                )
+                blocks = flat.in_tiles((self.block,))
+                factors = Sharing.of_each(self.nested).spread(nested[0], blocks)
                 scale = nested[1].take(scale) * factors + np.float32(self.offset)
             sharing.multiply(weights, scale, flat)
             out[...] = weights.reshape(box.shape)

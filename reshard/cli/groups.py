@@ -75,8 +75,8 @@ class Computed(Chosen, frozen=True):
 
     Changes on the way:
         --dequantize bfloat16|float32: Read quantised weights (fp8, int8, int4, mxfp4, nvfp4, …) as the weights that they stand for, in this
-            dtype; maps and rules see those. Scales go, and config.json no longer speaks of them. Each weight is computed exactly and rounded
-            once, and the report says which are exact. Without it codes and scales are copied as they are.
+            dtype; maps and rules see those. Scales go, and config.json no longer speaks of them. Each weight is computed in float32 and
+            then rounded, and the report says which are exact. Without it codes and scales are copied as they are.
         --lora ADAPTER[=SCALE]: Merge this LoRA adapter, a PEFT folder, into the weights; several times for several. SCALE, such as 0.5, is a
             part of its strength. Weights that are quantised need --dequantize, too.
     """
@@ -94,7 +94,7 @@ class Requantized(Computed, frozen=True):
 
     Changes on the way:
         --quantize-like CKPT: Write codes with the scales of this checkpoint, under its names: the way back, after weights were dequantised for
-            another program. A weight that these scales no longer give back is an error. New scales are not made: engines quantise as they
+            another program. A weight that is too large for its scale is an error. New scales are not made: engines quantise as they
             load, and calibration has its own programs.
     """
 

@@ -37,11 +37,7 @@ class TargetPairs(Struct, frozen=True):
 
     @classmethod
     def of(
-        cls,
-        found: Quantized | None,
-        specs: Specs,
-        sources: Specs,
-        layout: Layout | None,
+        cls, found: Quantized | None, specs: Specs, sources: Specs, layout: Layout | None
     ) -> TargetPairs:
         """Those among the tensors ``specs`` of a target.
 
@@ -64,10 +60,7 @@ class TargetPairs(Struct, frozen=True):
 
 
 def _splits(
-    pair: QuantizedPair,
-    specs: Specs,
-    sources: Specs,
-    layout: Layout | None,
+    pair: QuantizedPair, specs: Specs, sources: Specs, layout: Layout | None
 ) -> dict[str, TensorSplit]:
     """The splits of the companions of one tensor of codes."""
     codes, found = specs[pair.name], {}

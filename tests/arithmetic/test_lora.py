@@ -329,3 +329,8 @@ def test_refused(tmp_path: Path, case: str) -> None:
     given = adapter(tmp_path / "lora", options.get("tensors", FACTORS), options.get("config", CONFIG))  # fmt: skip
     with pytest.raises(kind, match=text):
         merged(base, f"{given}{options.get('scale', '')}")
+
+
+def test_adapters_are_a_list() -> None:
+    with pytest.raises(PlanError, match=r"^lora is 'adapter'; expected a list .*\['adapter'\] \(lora\)$"):  # fmt: skip
+        Lora.asked("adapter")

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import reshard
+from reshard.arithmetic.average import SameFormula
 from reshard.checkpoint import OpenedCheckpoint
 from reshard.conversion.check_target import check_target
 from reshard.conversion.convert import convert_targets
@@ -259,3 +260,20 @@ def test_grids(tmp_path: Path) -> None:
     assert made.common(stored) == made
     _, made = grids(to="safetensors")
     assert made == Grid.regular((24, 24), (2, 24))
+
+
+def test_a_checkpoint_of_many_operands_is_changed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reshard.save(tmp_path / "base", {f"w{n}": np.ones(2, np.float32) for n in range(4)})
+    base = open_reader(CheckpointPath.at(str(tmp_path / "base")))
+    made = {
+        name: computed_tensor(stored.spec, SameFormula(name, ("",)), [Operand.of(base, name)])
+        for name, stored in base.tensors.items()
+    }
+    reader, calls = computed_reader(base, made), list[bool]()
+    kind, real = type(base.chunks), type(base.chunks).with_missing
+    monkeypatch.setattr(kind, "with_missing", lambda s, r, may: calls.append(may) or real(s, r, may))  # fmt: skip
+    changed = reader.chunks.with_missing(reader, True)
+    assert calls == [True]
+    assert all(tensor.may_be_missing for tensor in changed.tensors.values())

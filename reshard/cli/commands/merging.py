@@ -51,13 +51,13 @@ def merge(
             first gives names, dtypes and metadata. 'run/{8000..10000..500}' stands for several steps.
 
     Averages:
-        --weights W,W,…|linear|minus-sqrt: A weight for each checkpoint, which are divided by their sum; or the weights of an average that
+        --weights W,W,…|linear|minus-sqrt: A weight for each checkpoint, divided by the sum of all; or the weights of an average that
             stands for a decay of the learning rate, as Megatron-LM computes them. Default: all are equal.
         --ema D: The weights of a moving average with this decay, such as 0.999.
         --last N: The one CKPT is the folder of a training run: average its last N steps.
         --base CKPT[=MAP]: The checkpoint that all were trained from, for task arithmetic: adds to it what each checkpoint changes of it, times
             its weight and --scale; weights are then taken as they are, 1 by default.
-        --scale FACTOR: Of the sum of changes, for task arithmetic. Default: 1.
+        --scale FACTOR: By which the sum of changes is multiplied, for task arithmetic. Default: 1.
         --from N: Take integers, strings and PRNG keys from the Nth checkpoint, where they differ.
         --dtype DTYPE: Of averaged tensors, such as float32; default: that of the first. Floats are rounded once; --cast would round again.
 

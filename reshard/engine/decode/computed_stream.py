@@ -6,9 +6,10 @@ chunk needs is read at first. A window goes straight into the caller's memory wh
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from reshard.formats.contents import ComputedChunk, OperandWindow, SourceChunk
 from reshard.geometry.dtypes import element_dtype
@@ -18,33 +19,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from reshard.engine.decode.chunk_reader import ChunkReader
+
     Array = npt.NDArray[Any]
 
 
-class OpenChunk(Protocol):
-    """An open chunk of an operand; a ``ChunkReader``."""
-
-    chunk: SourceChunk
-    wanted: Box
-
-    def read(self, box: Box, memory: Any) -> Any:
-        """The elements of a box, counted from the chunk's start; each behind those read before."""
-        ...
-
-    def elements_with_gaps(self, box: Box) -> int:
-        """The elements that ``read`` needs memory for."""
-        ...
-
-    def check_end(self) -> bool:
-        """Compares checksums if all of the chunk was read."""
-        ...
-
-    def close(self) -> None:
-        """Closes without checks."""
-        ...
-
-
-Opener = Callable[[OperandWindow, SourceChunk, "np.dtype[Any]"], OpenChunk]
+Opener = Callable[[OperandWindow, SourceChunk, "np.dtype[Any]"], "ChunkReader"]
 
 
 class ComputedStream:
@@ -56,13 +36,11 @@ class ComputedStream:
     """
 
     def __init__(self, chunk: ComputedChunk, where: str, opener: Opener) -> None:
-        formula, itemsize = chunk.formula, 0
+        self._formula = formula = chunk.formula
         is_cast = not formula.is_opaque
         self._dtype = element_dtype(chunk.dtype, is_cast=is_cast)
-        itemsize = self._dtype.itemsize
-        self._formula = formula
         self._windows = windows(chunk.box, formula.grain, formula.window_elements)
-        self._left = chunk.box.size * itemsize
+        self._left = chunk.box.size * self._dtype.itemsize
         self._rest: Any = memoryview(b"")
         self._operands = [
             _Operand(each, opener, element_dtype(each.dtype, is_cast=is_cast))
@@ -79,14 +57,12 @@ class ComputedStream:
         while len(out):
             if not len(self._rest):
                 box = next(self._windows)
-                nbytes = box.size * self._dtype.itemsize
-                if nbytes <= len(out):
-                    self._compute(box, np.frombuffer(out[:nbytes], np.uint8))
-                    out = out[nbytes:]
+                size = box.size * self._dtype.itemsize
+                if size <= len(out):
+                    self._compute(box, np.frombuffer(out[:size], np.uint8))
+                    out = out[size:]
                     continue
-                made = np.empty(nbytes, np.uint8)
-                self._compute(box, made)
-                self._rest = made.data
+                self._rest = self._compute(box, np.empty(size, np.uint8))
             count = min(len(out), len(self._rest))
             out[:count], self._rest = self._rest[:count], self._rest[count:]
             out = out[count:]
@@ -103,9 +79,7 @@ class ComputedStream:
                 if size <= nbytes and not self._formula.is_sequential:
                     nbytes -= size
                     continue
-                made = np.empty(size, np.uint8)
-                self._compute(box, made)
-                self._rest = made.data
+                self._rest = self._compute(box, np.empty(size, np.uint8))
             count = min(nbytes, len(self._rest))
             self._rest = self._rest[count:]
             nbytes -= count
@@ -126,10 +100,12 @@ class ComputedStream:
         for operand in self._operands:
             operand.close()
 
-    def _compute(self, box: Box, out: Array) -> None:
+    def _compute(self, box: Box, out: Array) -> memoryview:
+        """Computes a window into ``out``; returns its bytes."""
         boxes = self._formula.boxes(box)
         operands = [each.read(part) for each, part in zip(self._operands, boxes, strict=True)]
         self._calculation.compute(box, operands, out.view(self._dtype).reshape(box.shape))
+        return out.data
 
     def _advance(self, nbytes: int) -> None:
         if not 0 <= nbytes <= self._left:
@@ -144,7 +120,7 @@ class _Operand:
         self._window = window
         self._opener = opener
         self._dtype = dtype
-        self._open: dict[int, OpenChunk] = {}
+        self._open: dict[int, ChunkReader] = {}
         self._held: Array | None = None
         self._memory: Any = None
 
@@ -211,19 +187,14 @@ def windows(box: Box, grain: Sequence[int], most: int) -> Iterator[Box]:
 
 
 def _cut(box: Box, dim: int, units: Sequence[int], most: int) -> Iterator[Box]:
-    import itertools
-
     shape = box.shape
     if not shape:
         yield box
         return
     rows = max(units[dim], most // math.prod(shape[dim + 1 :]) // units[dim] * units[dim])
     leading = [range(a, b) for a, b in zip(box.start[:dim], box.stop[:dim], strict=True)]
-    edges = [
-        box.start[dim],
-        *range((box.start[dim] // rows + 1) * rows, box.stop[dim], rows),
-        box.stop[dim],
-    ]
+    start, stop = box.start[dim], box.stop[dim]
+    edges = [start, *range((start // rows + 1) * rows, stop, rows), stop]
     for place in itertools.product(*leading):
         for a, b in itertools.pairwise(edges):
             ends = tuple(i + 1 for i in place)

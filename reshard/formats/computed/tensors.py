@@ -135,9 +135,8 @@ def _memory_bytes(spec: TensorSpec, formula: Formula, operands: Sequence[Operand
         # Chunks side by side in a row are open together; of held ones one after the other.
         across = 1 if operand.is_held else math.prod([-(-n // max(1, m)) + 1 for n, m in parts][1:])
         elements = box.size if operand.is_held else min(box.size, 2 * window)
-        total += elements * itemsize + across * decoder_bytes(
-            stored.encoding, stored.spec.chunk_bytes
-        )
+        decoder = decoder_bytes(stored.encoding, stored.spec.chunk_bytes)
+        total += elements * itemsize + across * decoder
     return total
 
 
@@ -234,28 +233,18 @@ class ComputedChunks(Chunks):
         return found
 
     def with_missing(self, reader: Reader, may_be_missing: bool) -> Reader:
-        def allowed(other: Reader) -> Reader:
-            return other.chunks.with_missing(other, may_be_missing)
-
-        known: dict[int, Reader] = {}  # each is changed once
-        for each in (
-            self.base,
-            *(o.reader for made in self.computed.values() for o in made.operands),
-        ):
-            known.setdefault(id(each), allowed(each))
+        of = (operand.reader for made in self.computed.values() for operand in made.operands)
+        readers = {id(each): each for each in (self.base, *of)}  # each is changed once
+        known = {n: each.chunks.with_missing(each, may_be_missing) for n, each in readers.items()}
         tensors, computed = dict(reader.tensors), {}
         for name, made in self.computed.items():
-            operands = [
-                replace(
-                    o,
-                    reader=known[id(o.reader)],
-                    stored=known[id(o.reader)].tensors[o.stored.spec.name],
-                )
+            operands = tuple(
+                Operand.of(known[id(o.reader)], o.stored.spec.name, is_held=o.is_held)
                 for o in made.operands
-            ]
+            )
             may = any(o.stored.may_be_missing for o in operands)
             stored = replace(made.stored, may_be_missing=may)
-            computed[name] = replace(made, stored=stored, operands=tuple(operands))
+            computed[name] = replace(made, stored=stored, operands=operands)
             tensors[name] = stored
         base = known[id(self.base)]
         tensors |= {n: t for n, t in base.tensors.items() if n in tensors and n not in computed}
@@ -285,15 +274,9 @@ def recorded_operands(reader: Reader, names: Iterable[str]) -> Iterator[tuple[Re
 
 def _window(operand: Operand, box: Box) -> OperandWindow:
     """The part of an operand that a chunk reads, with the places of its chunks."""
-    spec = operand.stored.spec
+    stored, spec = operand.stored, operand.stored.spec
     indices = itertools.product(*spec.storage.overlapping(box)) if box.size else ()
     chunks = tuple(SourceChunk.at(index, spec, operand.reader) for index in indices)
     return OperandWindow(
-        spec.name,
-        spec.dtype,
-        operand.stored.encoding,
-        operand.stored.fill,
-        box,
-        chunks,
-        operand.is_held,
+        spec.name, spec.dtype, stored.encoding, stored.fill, box, chunks, operand.is_held
     )

@@ -240,7 +240,7 @@ class SourceOptions(CheckpointChoice, ComputedChoice, RunLimits):
 
     source: RootedPath
     quantize_like: RootedPath | None = LEFT_OUT
-    """A quantised checkpoint, whose codes and scales the weights get; a weight that its scales do not give back is an error."""
+    """A quantised checkpoint, whose scales the weights get, and codes that go with them; a weight that is too large for its scale is an error."""
 
     @property
     def operands(self) -> Iterator[tuple[str, str]]:
@@ -357,10 +357,7 @@ def targets_of(request: JobRequest | AnyPlanRequest) -> tuple[TargetRequest, ...
 def paths_of(request: JobRequest | AnyPlanRequest) -> tuple[str, ...]:
     """Every path that a request names: what is read, and each target with what it reads besides."""
     named = [(each.target, each.config) for each in targets_of(request)]
-    if isinstance(request, OneDelta):
-        more = [request.old]
-    else:
-        more = [path for _, path in request.operands]
+    more = [request.old] if isinstance(request, OneDelta) else [p for _, p in request.operands]
     return (request.source, *more, *(path for pair in named for path in pair if path is not None))
 
 
