@@ -73,8 +73,6 @@ def merge(
     from reshard.arithmetic.merge import Merge, is_averaged
     from reshard.conversion.check_target import check_target
     from reshard.formats.choose import choose_checkpoint
-    from reshard.storage.local.target_checks import refuse_overlap
-    from reshard.storage.location import locate
 
     asked = {
         "sources": sources,
@@ -89,8 +87,6 @@ def merge(
     first = choose_checkpoint(paths[0], None, None, "source", unlisted)
     limits = limits_of(max_memory, workers, *paths, target, max_growth=max_growth)
     checked = check_target(Target(target, **options), limits)
-    for each in paths:
-        refuse_overlap(locate(checked.target), locate(each))
     how = (limits, executor, parts, progress, before_publish)
     chosen, targets = replace(first, computed=(made,)), [Target(target, **options)]
     report = converted(chosen, targets, [checked], *how).reports[0]

@@ -6,6 +6,7 @@ A sum is of float64, with weights of float64, and is rounded once to the dtype o
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -62,8 +63,16 @@ def merge_weights(
         raise PlanError(f"scale is {scale!r}; expected a finite number, such as 0.5")
     values = _given(count, weights) if ema is None else _decayed(count, weights, ema)
     if scale is not None:
-        return MergeWeights(tuple(float(scale) * value for value in values))
-    total = math.fsum(values) if ema is None and not isinstance(weights, str) else 1.0
+        values = tuple(float(scale) * value for value in values)
+        if not all(map(math.isfinite, values)):
+            raise PlanError(
+                f"a weight times the scale {scale!r} is no finite number; give smaller ones (weights, scale)"
+            )
+        return MergeWeights(values)
+    try:
+        total = math.fsum(values) if ema is None and not isinstance(weights, str) else 1.0
+    except OverflowError:
+        total = math.inf
     if total == 0 or not math.isfinite(total):
         raise PlanError(
             f"the weights {', '.join(map(str, values))} have the sum {total:g}, by which an average would be divided; give weights with another "
@@ -73,7 +82,9 @@ def merge_weights(
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    # ``math.isfinite`` would raise for an integer that no float can hold.
+    is_real = isinstance(value, Real) and not isinstance(value, bool)
+    return is_real and abs(value) <= sys.float_info.max
 
 
 def _decayed(count: int, weights: Any, ema: Any) -> tuple[float, ...]:

@@ -97,6 +97,9 @@ class Dequantize(Struct, frozen=True):
             names.add(weight)
         return computed_reader(base, computed, companions)
 
+    def places(self) -> Iterator[Location]:
+        return iter(())
+
     def state(self) -> Iterator[str]:
         return iter(())
 

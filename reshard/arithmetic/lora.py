@@ -76,6 +76,9 @@ class Lora(Struct, frozen=True):
         reader = computed_reader(base, made)
         return replace(reader, metadata_bytes=reader.metadata_bytes + kept)
 
+    def places(self) -> Iterator[Location]:
+        return (each.root for each in self.adapters)
+
     def state(self) -> Iterator[str]:
         """The state of their files."""
         return (line for each in self.adapters for line in each.root.state())

@@ -97,9 +97,11 @@ class Merge(Struct, frozen=True):
     def _others(self) -> tuple[MergeSource, ...]:
         return (*self.sources[1:], *([] if self.base is None else [self.base]))
 
+    def places(self) -> Iterator[Location]:
+        return (locate(each.path) for each in self._others)
+
     def state(self) -> Iterator[str]:
-        for each in self._others:
-            place = locate(each.path).remembered()
+        for place in (each.remembered() for each in self.places()):
             for file in files_of(place) or (place,):
                 yield from file.state(OF_RECORDS)
 

@@ -96,6 +96,9 @@ class QuantizeLike(Struct, frozen=True):
         added = [computed_tensor(s, SameFormula(s.name, (like.uri,)), [o]) for s, o in zip(specs, copied, strict=True)]  # fmt: skip
         return computed_reader(base, computed, added=added)
 
+    def places(self) -> Iterator[Location]:
+        return iter((self.like,))
+
     def state(self) -> Iterator[str]:
         """The state of the other checkpoint's files."""
         return self.like.state()

@@ -304,6 +304,11 @@ BAD: dict[str, tuple[dict[str, np.ndarray], dict[str, Any] | None, str]] = {
         None,
         f"SOURCE has 1 tensor of codes with no scale that fits ('b.weight_packed', int32 [8, 8]); {CUT}{KEEP}",
     ),
+    "float64, which is no float6": (
+        {"a.array.qvalue": np.zeros((8, 8)), "a.array.scale": random_scale((1, 8))},
+        None,
+        f"SOURCE has 1 tensor of codes with no scale that fits ('a.array.qvalue', float64 [8, 8]); {CUT}{KEEP}",
+    ),
     "no codes of a scale": (
         {**PAIR, "b.weight_scale": SCALE},
         BLOCKS,

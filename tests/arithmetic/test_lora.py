@@ -21,7 +21,7 @@ from reshard.conversion.check_target import check_target
 from reshard.conversion.convert import convert_targets
 from reshard.engine.decode.computed_stream import windows
 from reshard.engine.limits import limits_of
-from reshard.errors import FormatError, PlanError, ReshardError
+from reshard.errors import FormatError, PlanError, ReshardError, StorageError
 from reshard.formats.registry import CheckpointPath
 from reshard.geometry.grid import Box
 
@@ -329,3 +329,33 @@ def test_refused(tmp_path: Path, case: str) -> None:
     given = adapter(tmp_path / "lora", options.get("tensors", FACTORS), options.get("config", CONFIG))  # fmt: skip
     with pytest.raises(kind, match=text):
         merged(base, f"{given}{options.get('scale', '')}")
+
+
+@pytest.mark.parametrize("option", ["lora", "quantize_like"])
+def test_a_target_apart_from_all_that_is_read(tmp_path: Path, option: str) -> None:
+    """Also with overwrite, and before anything is read or written."""
+    base = based(tmp_path / "base", {Q: CODES.astype(BF16)})
+    read = tmp_path / "at" / "read"
+    if option == "lora":
+        adapter(read, FACTORS)
+    else:
+        reshard.convert(based(tmp_path / "like", {Q: CODES, f"{Q}_scale": np.ones((40, 1), "f4")}), read)  # fmt: skip
+    more: dict[str, Any] = {option: [read] if option == "lora" else read, "overwrite": True}
+    before = sorted(tmp_path.rglob("*"))
+    for target, text in (
+        (read, f"the target {str(read)!r} is the source itself; choose another target"),
+        (read / "x", f"the target {str(read / 'x')!r} is inside the source {str(read)!r}; choose a target outside of it"),
+        (read.parent, f"the source {str(read)!r} is inside the target {str(read.parent)!r}; choose another target"),
+    ):  # fmt: skip
+        for call in (reshard.plan, reshard.convert):
+            with pytest.raises(StorageError) as error:
+                call(base, target, **more)
+            assert str(error.value) == text
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_base_with_nan_of_any_bits_gives_no_warning(tmp_path: Path) -> None:
+    signalling = np.full((40, 72), 0x7F800001, np.uint32).view(np.float32)
+    given = adapter(tmp_path / "lora", FACTORS)
+    assert np.isnan(merged(based(tmp_path / "base", {Q: signalling}), given)[Q]).all()

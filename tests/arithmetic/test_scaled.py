@@ -106,6 +106,9 @@ class ByHand(Struct, frozen=True):
         made = decode_scaled(Coded(pair, base, {}, self.dtype))
         return computed_reader(base, {"codes": made}, set(names.values()))
 
+    def places(self) -> Iterator[Location]:
+        return iter(())
+
     def state(self) -> Iterator[str]:
         return iter(())
 

@@ -74,6 +74,9 @@ class Scaled(Struct, frozen=True):
         made = computed_tensor(spec, ScaledSum(self.most), operands)
         return computed_reader(base, {"a": made}, left_out={"b", "scale"})
 
+    def places(self) -> Iterator[Location]:
+        return iter(())
+
     def state(self) -> Iterator[str]:
         return iter(())
 

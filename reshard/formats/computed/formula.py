@@ -35,6 +35,10 @@ class Computation(Protocol):
         """The checkpoint that it makes of ``base``, which was opened at ``root``. Reads no tensor bytes but of small operands."""
         ...
 
+    def places(self) -> Iterator[Location]:
+        """The other checkpoints that it reads, none of which may be a target, contain one, or be inside one."""
+        ...
+
     def state(self) -> Iterator[str]:
         """The state of the other files that it reads, as ``Location.state`` gives it."""
         ...

@@ -68,6 +68,9 @@ class Deltas(Struct, frozen=True):
         known = {one for delta in deltas for one in (delta.base_version, delta.version)}
         return chain_reader(base, deltas, anchor_version(root, known))
 
+    def places(self) -> Iterator[Location]:
+        return iter(self.folders)
+
     def state(self) -> Iterator[str]:
         """The state of their files."""
         return (line for each in self.folders for line in each.state())
