@@ -26,7 +26,9 @@ def source_of(
 
 def with_computed(chosen: CheckpointPath, **asked: Any) -> CheckpointPath:
     """The checkpoint with what options such as ``dequantize`` make of it; those that are None or empty ask for nothing."""
-    given = {name: value for name, value in asked.items() if value not in (None, (), [])}
+    # An array of numpy is equal to nothing as a whole, so types come first.
+    empty = {n for n, v in asked.items() if v is None or (isinstance(v, list | tuple) and not v)}
+    given = {name: value for name, value in asked.items() if name not in empty}
     if not given:
         return chosen
     from reshard.arithmetic.asked import computed

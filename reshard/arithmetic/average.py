@@ -6,7 +6,6 @@ A sum is of float64, with weights of float64, and is rounded once to the dtype o
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -82,9 +81,10 @@ def merge_weights(
 
 
 def _is_number(value: Any) -> bool:
-    # ``math.isfinite`` would raise for an integer that no float can hold.
-    is_real = isinstance(value, Real) and not isinstance(value, bool)
-    return is_real and abs(value) <= sys.float_info.max
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def _decayed(count: int, weights: Any, ema: Any) -> tuple[float, ...]:
@@ -96,6 +96,7 @@ def _decayed(count: int, weights: Any, ema: Any) -> tuple[float, ...]:
         raise PlanError(
             f"ema is {ema!r}; expected the decay of a moving average, between 0 and 1, such as 0.999"
         )
+    ema = float(ema)  # a float32 of numpy would give weights in float32
     rest = ((1 - ema) * ema ** (count - 1 - i) for i in range(1, count))
     return (ema ** (count - 1), *rest)
 

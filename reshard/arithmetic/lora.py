@@ -14,7 +14,7 @@ from reshard.arguments import path_of
 from reshard.arithmetic.adapters import AdapterModule, AdapterPath, LoraAdapter
 from reshard.arithmetic.average import SameFormula
 from reshard.arithmetic.lora_formula import ONE, RANK, Addend, Axes, LoraFormula, Role
-from reshard.errors import FormatError
+from reshard.errors import FormatError, PlanError
 from reshard.formats.base import Reader
 from reshard.formats.computed.tensors import (
     ComputedTensor,
@@ -43,7 +43,11 @@ class Lora(Struct, frozen=True):
 
     @classmethod
     def asked(cls, values: Sequence[Path]) -> Lora:
-        """From ``ADAPTER`` or ``ADAPTER=SCALE`` each. PlanError for a scale that is not finite."""
+        """From ``ADAPTER`` or ``ADAPTER=SCALE`` each. PlanError for anything but a list, and for a scale that is not finite."""
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            raise PlanError(
+                f"lora is {values!r}; expected a list with the path of each adapter, such as ['adapter', 'other=0.5']"
+            )
         return cls(tuple(AdapterPath.parsed(path_of("adapter", value)) for value in values))
 
     @property

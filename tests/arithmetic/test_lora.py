@@ -359,3 +359,10 @@ def test_a_base_with_nan_of_any_bits_gives_no_warning(tmp_path: Path) -> None:
     signalling = np.full((40, 72), 0x7F800001, np.uint32).view(np.float32)
     given = adapter(tmp_path / "lora", FACTORS)
     assert np.isnan(merged(based(tmp_path / "base", {Q: signalling}), given)[Q]).all()
+
+
+@pytest.mark.parametrize("given", ["adapter", "", Path("adapter"), 5, {"adapter": 0.5}, {"adapter"}, np.array(["a"])])  # fmt: skip
+def test_adapters_that_are_no_list(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(PlanError) as error:
+        reshard.inspect(based(tmp_path / "base"), lora=given)
+    assert str(error.value) == f"lora is {given!r}; expected a list with the path of each adapter, such as ['adapter', 'other=0.5']"  # fmt: skip

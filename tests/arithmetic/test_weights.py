@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from reshard.arithmetic.average import merge_weights
@@ -48,6 +49,11 @@ def test_ema_is_the_average_that_moves_on(decay: float) -> None:
             average[step] += 1 - d
         found = merge_weights(count, ema=decay)
         assert found.values == pytest.approx([float(a) for a in average], rel=1e-12)
+
+
+def test_numbers_of_numpy_are_those_of_python() -> None:
+    assert merge_weights(9, ema=np.float32(0.9)) == merge_weights(9, ema=float(np.float32(0.9)))
+    assert merge_weights(2, [np.float32(1), np.int64(3)]) == merge_weights(2, [1, 3])
 
 
 @pytest.mark.parametrize(
