@@ -324,6 +324,11 @@ BAD: dict[str, tuple[dict[str, np.ndarray], dict[str, Any] | None, str]] = {
         BLOCKS,
         f"'a.weight' cannot be dequantised: 'a.weight_scale_inv' is float32 of shape [3, 200], which does not fit codes of float8_e4m3fn and of shape [256, 128]; {KEEP}",
     ),
+    "more scales than codes": (
+        {"a.weight": CODES[None], "a.weight_scale": random_scale((256, 1))},
+        None,
+        f"'a.weight' cannot be dequantised: 'a.weight_scale' is float32 of shape [256, 1], which does not fit codes of float8_e4m3fn and of shape [1, 256, 128]; {KEEP}",
+    ),
     "a list of scales for a square": (
         {"a": random_codes((64, 64)), "a_scale": random_scale((64,))},
         None,
