@@ -295,6 +295,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[ReshardError], str]] = {
     ),
     "no config": ({"config": {"r": "four"}}, FormatError, r"adapter_config.json is no config of an adapter: Expected `int`, got `str`"),
     "a pattern that is none": ({"config": {**CONFIG, "alpha_pattern": {"(": 2}}}, FormatError, r"the pattern '\(' of adapter_config.json is no regular expression"),
+    "a rank that no float holds": (
+        {"config": CONFIG | {"r": 10**400, "use_rslora": True}},
+        FormatError,
+        r"lora has the rank 10{400} and the scale \S+ for 'model.layers.0.q': expected a rank of 1 to 1,048,576, and a finite scale; restore",
+    ),
     "a scale that is none": ({"scale": "=nan"}, PlanError, r"the scale of '\S+lora=nan' should be a finite number \(lora\)$"),
     "codes": (
         {"base": {Q: CODES, f"{Q}_scale_inv": normal(1, 1)}},
