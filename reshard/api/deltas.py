@@ -220,15 +220,11 @@ def apply(
     from reshard.conversion.check_target import check_target
     from reshard.conversion.convert import convert_targets
     from reshard.formats.choose import choose_checkpoint
-    from reshard.storage.local.target_checks import refuse_overlap
-    from reshard.storage.location import locate
 
     chosen = with_deltas(choose_checkpoint(base, None, None, "base", unlisted), deltas)
     chosen = with_computed(chosen, dequantize, lora, quantize_like)
     limits = limits_of(max_memory, workers, base, *deltas, target, max_growth=max_growth)
     checked = check_target(Target(target, **options), limits)
-    for each in deltas:
-        refuse_overlap(locate(checked.target), locate(path_of("delta", each)))
     return convert_targets(chosen, [checked], None, progress, before_publish).reports[0]
 
 

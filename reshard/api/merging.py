@@ -73,8 +73,6 @@ def merge(
     from reshard.arithmetic.merge import Merge, is_averaged
     from reshard.conversion.check_target import check_target
     from reshard.formats.choose import choose_checkpoint
-    from reshard.storage.local.target_checks import refuse_overlap
-    from reshard.storage.location import locate
 
     arithmetic = {"weights": weights, "ema": ema, "scale": scale, "from_": from_, "dtype": dtype}
     places = {"sources": sources, "last": last, "base": base, "unlisted": unlisted}
@@ -84,8 +82,6 @@ def merge(
     limits = limits_of(max_memory, workers, *paths, target, max_growth=max_growth)
     asked = Target(target, **options)
     checked = check_target(asked, limits)
-    for each in paths:
-        refuse_overlap(locate(checked.target), locate(each))
     how = (limits, executor, parts, progress, before_publish)
     report = converted(replace(first, computed=(made,)), [asked], [checked], *how).reports[0]
     if report.already_done:

@@ -37,7 +37,9 @@ def with_computed(
 ) -> CheckpointPath:
     """The checkpoint with what these options make of it; None and an empty list ask for nothing. Raises PlanError for wrong values."""
     asked = {"dequantize": dequantize, "lora": lora, "quantize_like": quantize_like}
-    given = {name: value for name, value in asked.items() if value not in (None, (), [])}
+    # An array of numpy is equal to nothing as a whole, so types come first.
+    empty = {n for n, v in asked.items() if v is None or (isinstance(v, list | tuple) and not v)}
+    given = {name: value for name, value in asked.items() if name not in empty}
     if not given:
         return chosen
     from reshard.arithmetic.asked import computed

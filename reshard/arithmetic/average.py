@@ -62,8 +62,16 @@ def merge_weights(
         raise PlanError(f"scale is {scale!r}; expected a finite number, such as 0.5")
     values = _given(count, weights) if ema is None else _decayed(count, weights, ema)
     if scale is not None:
-        return MergeWeights(tuple(float(scale) * value for value in values))
-    total = math.fsum(values) if ema is None and not isinstance(weights, str) else 1.0
+        values = tuple(float(scale) * value for value in values)
+        if not all(map(math.isfinite, values)):
+            raise PlanError(
+                f"a weight times the scale {scale!r} is no finite number; give smaller ones (weights, scale)"
+            )
+        return MergeWeights(values)
+    try:
+        total = math.fsum(values) if ema is None and not isinstance(weights, str) else 1.0
+    except OverflowError:
+        total = math.inf
     if total == 0 or not math.isfinite(total):
         raise PlanError(
             f"the weights {', '.join(map(str, values))} have the sum {total:g}, by which an average would be divided; give weights with another "
@@ -73,7 +81,10 @@ def merge_weights(
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def _decayed(count: int, weights: Any, ema: Any) -> tuple[float, ...]:
@@ -85,6 +96,7 @@ def _decayed(count: int, weights: Any, ema: Any) -> tuple[float, ...]:
         raise PlanError(
             f"ema is {ema!r}; expected the decay of a moving average, between 0 and 1, such as 0.999"
         )
+    ema = float(ema)  # a float32 of numpy would give weights in float32
     rest = ((1 - ema) * ema ** (count - 1 - i) for i in range(1, count))
     return (ema ** (count - 1), *rest)
 

@@ -89,7 +89,7 @@ def decode_4bit(coded: Coded) -> ComputedTensor:
     if name is None:
         raise coded.refused("it has no quant_state, which gives shape and blocks")
     try:
-        text = coded.small("state").astype(np.uint8).tobytes()
+        text = coded.small("state").tobytes()
         state = msgspec.convert(json_value(text, name), _State)
     except msgspec.ValidationError as error:
         raise coded.refused(f"{name!r} is no quant_state: {error}") from error

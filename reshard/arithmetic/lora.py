@@ -46,7 +46,7 @@ class Lora(Struct, frozen=True):
         """From ``ADAPTER`` or ``ADAPTER=SCALE`` each. PlanError for anything but a list, and for a scale that is not finite."""
         if isinstance(values, str) or not isinstance(values, Sequence):
             raise PlanError(
-                f"lora is {values!r}; expected a list with the folder of each adapter, such as ['adapter'] (lora)"
+                f"lora is {values!r}; expected a list with the path of each adapter, such as ['adapter', 'other=0.5']"
             )
         return cls(tuple(AdapterPath.parsed(path_of("adapter", value)) for value in values))
 

@@ -168,9 +168,9 @@ class _Sum(Calculation):
 
     def compute(self, box: Box, operands: Sequence[Any], out: Any) -> None:
         base = values = self._kept(-1, box.shape)
-        base[...] = operands[0]
         rest = iter(operands[1:])
         with np.errstate(all="ignore"):
+            base[...] = operands[0]
             for number, addend in enumerate(self._lora.addends):
                 given = dict(zip(addend.operands, rest, strict=False))
                 if "bias" in given:

@@ -180,9 +180,8 @@ class NearestFormula(Formula, frozen=True):
 
     def compute(self, box: Box, operands: Sequence[Any], out: Any) -> None:
         """Raises VerificationError for weights that are larger than the largest code times scale."""
-        weights = operands[0].astype(np.float32)
         with np.errstate(all="ignore"):
-            numbers = weights
+            numbers = weights = operands[0].astype(np.float32)
             if self.decoding is not None:
                 numbers = _over_scale(weights, operands[1], box, self.decoding)
             if "int" in self.dtype:

@@ -61,4 +61,10 @@ def _sharing(coded: Coded) -> Sharing:
         raise coded.refused(
             f"{scale.name!r} has {lists} scales, and codes of the shape {list(codes.shape)} have several dimensions of that size"
         )
-    return Sharing(tile, companion_axes(pair, "scale", codes, scale))
+    axes = companion_axes(pair, "scale", codes, scale)
+    if any(
+        axis is not None and codes.shape[axis] < n
+        for axis, n in zip(axes, scale.shape, strict=True)
+    ):
+        raise coded.misfit("scale")  # as packed codes may have it, of which an element has several
+    return Sharing(tile, axes)

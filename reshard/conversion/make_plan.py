@@ -56,7 +56,7 @@ from reshard.planning.plans import MultiPlan, Plan
 from reshard.planning.target_layouts import layout_warnings
 from reshard.planning.task_cost import plan_with_processes
 from reshard.storage.base import Requests
-from reshard.storage.local.target_checks import check_apart
+from reshard.storage.local.target_checks import check_apart, refuse_overlap
 from reshard.storage.location import Location, locate, source_text
 from reshard.storage.target import traits_at
 from reshard.storage.targets import check_place, has_leftovers, target_text
@@ -242,7 +242,7 @@ def plan_targets(
     forms = []
     for number, (name, target) in enumerate(zip(names, targets, strict=True)):
         with about_target(name):
-            forms.append(_form(reader, chosen.path, target, is_finished=number in finished))
+            forms.append(_form(reader, chosen, target, is_finished=number in finished))
     opened, reader = reader, read_as(reader, *(target.missing_chunks for target in targets))
     may_hold_codes = any(tensor.spec.dtype in CODES for tensor in reader.tensors.values())
     quantized = quantization(opened) if may_hold_codes else None
@@ -273,7 +273,9 @@ def plan_targets(
     return plan
 
 
-def _form(reader: Reader, source: str, target: CheckedTarget, *, is_finished: bool) -> Form:
+def _form(
+    reader: Reader, chosen: CheckpointPath, target: CheckedTarget, *, is_finished: bool
+) -> Form:
     """The form of a target; refuses a place whose content may not be replaced."""
     if not target.target:
         return form_of(reader, target)
@@ -281,7 +283,9 @@ def _form(reader: Reader, source: str, target: CheckedTarget, *, is_finished: bo
     form = form_of(reader, target, place.traits)
     named_options(target.target, form.format, target.format_options)
     if not is_finished:
-        check_place(place, locate(source), overwrite=target.overwrite, file=form.file)
+        for other in (read for one in chosen.computed for read in one.places):
+            refuse_overlap(place, other)
+        check_place(place, locate(chosen.path), overwrite=target.overwrite, file=form.file)
         refuse_other_content(place)
     return form
 

@@ -42,7 +42,7 @@ class NamingScheme(Struct, frozen=True):
     is_exact: bool = False
 
 
-LOW_DTYPES = ("float8", "float6", "float4", "int2", "int4", "int8", "uint2", "uint4", "uint8")
+LOW_DTYPES = ("float8", "float6_", "float4", "int2", "int4", "int8", "uint2", "uint4", "uint8")
 _OF_LAYER = {
     "input_scale": "input_scale", "activation_scale": "input_scale", "act_scale": "input_scale",
     "input_global_scale": "input_global_scale", "input_zero_point": "input_zero_point",

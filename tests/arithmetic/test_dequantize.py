@@ -304,6 +304,11 @@ BAD: dict[str, tuple[dict[str, np.ndarray], dict[str, Any] | None, str]] = {
         None,
         f"SOURCE has 1 tensor of codes with no scale that fits ('b.weight_packed', int32 [8, 8]); {CUT}{KEEP}",
     ),
+    "float64, which is no float6": (
+        {"a.array.qvalue": np.zeros((8, 8)), "a.array.scale": random_scale((1, 8))},
+        None,
+        f"SOURCE has 1 tensor of codes with no scale that fits ('a.array.qvalue', float64 [8, 8]); {CUT}{KEEP}",
+    ),
     "no codes of a scale": (
         {**PAIR, "b.weight_scale": SCALE},
         BLOCKS,
@@ -318,6 +323,11 @@ BAD: dict[str, tuple[dict[str, np.ndarray], dict[str, Any] | None, str]] = {
         {"a.weight": CODES, "a.weight_scale_inv": random_scale((3, 200))},
         BLOCKS,
         f"'a.weight' cannot be dequantised: 'a.weight_scale_inv' is float32 of shape [3, 200], which does not fit codes of float8_e4m3fn and of shape [256, 128]; {KEEP}",
+    ),
+    "more scales than codes": (
+        {"a.weight": CODES[None], "a.weight_scale": random_scale((256, 1))},
+        None,
+        f"'a.weight' cannot be dequantised: 'a.weight_scale' is float32 of shape [256, 1], which does not fit codes of float8_e4m3fn and of shape [1, 256, 128]; {KEEP}",
     ),
     "a list of scales for a square": (
         {"a": random_codes((64, 64)), "a_scale": random_scale((64,))},

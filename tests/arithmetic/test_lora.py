@@ -21,7 +21,7 @@ from reshard.conversion.check_target import check_target
 from reshard.conversion.convert import convert_targets
 from reshard.engine.decode.computed_stream import windows
 from reshard.engine.limits import limits_of
-from reshard.errors import FormatError, PlanError, ReshardError
+from reshard.errors import FormatError, PlanError, ReshardError, StorageError
 from reshard.formats.registry import CheckpointPath
 from reshard.geometry.grid import Box
 
@@ -295,6 +295,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[ReshardError], str]] = {
     ),
     "no config": ({"config": {"r": "four"}}, FormatError, r"adapter_config.json is no config of an adapter: Expected `int`, got `str`"),
     "a pattern that is none": ({"config": {**CONFIG, "alpha_pattern": {"(": 2}}}, FormatError, r"the pattern '\(' of adapter_config.json is no regular expression"),
+    "a rank that no float holds": (
+        {"config": CONFIG | {"r": 10**400, "use_rslora": True}},
+        FormatError,
+        r"lora has the rank 10{400} and the scale \S+ for 'model.layers.0.q': expected a rank of 1 to 1,048,576, and a finite scale; restore",
+    ),
     "a scale that is none": ({"scale": "=nan"}, PlanError, r"the scale of '\S+lora=nan' should be a finite number \(lora\)$"),
     "codes": (
         {"base": {Q: CODES, f"{Q}_scale_inv": normal(1, 1)}},
@@ -331,6 +336,38 @@ def test_refused(tmp_path: Path, case: str) -> None:
         merged(base, f"{given}{options.get('scale', '')}")
 
 
-def test_adapters_are_a_list() -> None:
-    with pytest.raises(PlanError, match=r"^lora is 'adapter'; expected a list .*\['adapter'\] \(lora\)$"):  # fmt: skip
-        Lora.asked("adapter")
+@pytest.mark.parametrize("option", ["lora", "quantize_like"])
+def test_a_target_apart_from_all_that_is_read(tmp_path: Path, option: str) -> None:
+    """Also with overwrite, and before anything is read or written."""
+    base = based(tmp_path / "base", {Q: CODES.astype(BF16)})
+    read = tmp_path / "at" / "read"
+    if option == "lora":
+        adapter(read, FACTORS)
+    else:
+        reshard.convert(based(tmp_path / "like", {Q: CODES, f"{Q}_scale": np.ones((40, 1), "f4")}), read)  # fmt: skip
+    more: dict[str, Any] = {option: [read] if option == "lora" else read, "overwrite": True}
+    before = sorted(tmp_path.rglob("*"))
+    for target, text in (
+        (read, f"the target {str(read)!r} is the source itself; choose another target"),
+        (read / "x", f"the target {str(read / 'x')!r} is inside the source {str(read)!r}; choose a target outside of it"),
+        (read.parent, f"the source {str(read)!r} is inside the target {str(read.parent)!r}; choose another target"),
+    ):  # fmt: skip
+        for call in (reshard.plan, reshard.convert):
+            with pytest.raises(StorageError) as error:
+                call(base, target, **more)
+            assert str(error.value) == text
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_base_with_nan_of_any_bits_gives_no_warning(tmp_path: Path) -> None:
+    signalling = np.full((40, 72), 0x7F800001, np.uint32).view(np.float32)
+    given = adapter(tmp_path / "lora", FACTORS)
+    assert np.isnan(merged(based(tmp_path / "base", {Q: signalling}), given)[Q]).all()
+
+
+@pytest.mark.parametrize("given", ["adapter", "", Path("adapter"), 5, {"adapter": 0.5}, {"adapter"}, np.array(["a"])])  # fmt: skip
+def test_adapters_that_are_no_list(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(PlanError) as error:
+        reshard.inspect(based(tmp_path / "base"), lora=given)
+    assert str(error.value) == f"lora is {given!r}; expected a list with the path of each adapter, such as ['adapter', 'other=0.5']"  # fmt: skip

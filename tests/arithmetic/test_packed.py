@@ -21,7 +21,7 @@ from reshard.checkpoint import OpenedCheckpoint
 from reshard.conversion.check_target import check_target
 from reshard.conversion.convert import convert_targets
 from reshard.engine.limits import limits_of
-from reshard.errors import FormatError, PlanError
+from reshard.errors import CorruptError, FormatError, PlanError
 from reshard.formats.registry import CheckpointPath, open_reader
 from tests.arithmetic.packed_cases import (
     BF16,
@@ -332,6 +332,13 @@ def test_refused(case: Case, text: str, tmp_path: Path) -> None:
         in str(caught.value)
     )
     assert str(caught.value).startswith(("'p._weight_qdata'", f"'{L}."))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_state_that_is_no_text(tmp_path: Path) -> None:
+    case = changed(nf4(RNG), **{"weight.quant_state.bitsandbytes__nf4": np.full(4, np.nan, "f4")})
+    with pytest.raises(CorruptError, match=r"weight\.quant_state\.bitsandbytes__nf4, line 1, column 1: expected JSON, found: a NUL byte"):  # fmt: skip
+        opened(write(tmp_path / "a", case.tensors, case.config), "bfloat16")
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "nf4", "Kimi-K2", "GPTQ"])

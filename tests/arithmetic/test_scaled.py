@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +105,7 @@ class ByHand(Struct, frozen=True):
         made = decode_scaled(Coded(pair, base, {}, self.dtype))
         return computed_reader(base, {"codes": made}, set(names.values()))
 
-    def state(self) -> Iterator[str]:
-        return iter(())
+    places = ()
 
 
 AXES = st.permutations(["x", "y", None, None]).map(lambda axes: tuple(axes[:3]))

@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from reshard.arithmetic.average import merge_weights
@@ -50,6 +51,11 @@ def test_ema_is_the_average_that_moves_on(decay: float) -> None:
         assert found.values == pytest.approx([float(a) for a in average], rel=1e-12)
 
 
+def test_numbers_of_numpy_are_those_of_python() -> None:
+    assert merge_weights(9, ema=np.float32(0.9)) == merge_weights(9, ema=float(np.float32(0.9)))
+    assert merge_weights(2, [np.float32(1), np.int64(3)]) == merge_weights(2, [1, 3])
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -61,6 +67,11 @@ def test_ema_is_the_average_that_moves_on(decay: float) -> None:
         ({"weights": [1, 1, 1], "ema": 0.5}, "both weights and ema are given; ema is a list of weights: leave one out (weights or ema)"),
         ({"weights": 1}, "weights is 1; expected a finite number for each checkpoint, or one of 'linear', 'minus-sqrt'"),
         ({"scale": math.inf}, "scale is inf; expected a finite number, such as 0.5"),
+        ({"scale": 10**400}, f"scale is {10**400}; expected a finite number, such as 0.5"),
+        ({"ema": 10**400}, f"ema is {10**400}; expected the decay of a moving average, between 0 and 1, such as 0.999"),
+        ({"weights": [1, 1, 10**400]}, f"weights is [1, 1, {10**400}]; expected a finite number for each checkpoint, or one of 'linear', 'minus-sqrt'"),
+        ({"weights": [1e308] * 3}, "the weights 1e+308, 1e+308, 1e+308 have the sum inf, by which an average would be divided; give weights with another sum (weights)"),
+        ({"weights": [1, 10, 1], "scale": 1e308}, "a weight times the scale 1e+308 is no finite number; give smaller ones (weights, scale)"),
         ({"ema": 1}, "ema is 1; expected the decay of a moving average, between 0 and 1, such as 0.999"),
         ({"ema": "x"}, "ema is 'x'; expected the decay of a moving average, between 0 and 1, such as 0.999"),
     ],

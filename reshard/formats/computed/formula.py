@@ -37,7 +37,7 @@ class Computation(Protocol):
 
     @property
     def places(self) -> Sequence[Location]:
-        """The other checkpoints and folders that it reads."""
+        """The other checkpoints and folders that it reads, none of which may be a target, contain one, or be inside one."""
         ...
 
 
