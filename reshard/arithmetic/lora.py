@@ -92,7 +92,7 @@ def _tensor(
     spec, own = base.tensors[name].spec, operands[0].stored.spec
     formula, full = LoraFormula(spec.shape, tuple(addends)), Grid.whole(spec.shape).cuts
     cuts = [full[d] if d in formula.whole else c for d, c in enumerate(own.storage.cuts)]
-    is_copied = not addends and own.dtype == spec.dtype  # every bit, also of what is no float
+    is_copied = not addends and own.dtype == spec.dtype  # bit by bit, NaN and integers too
     spec = replace(spec, storage=Grid(spec.shape, tuple(cuts)), chunk_shape=None)
     how = SameFormula(name, (base.uri,)) if is_copied else formula
     return computed_tensor(spec, how, operands)

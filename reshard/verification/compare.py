@@ -204,6 +204,8 @@ def compare_recorded(
     """Reads a checkpoint and compares it with the digests in its record."""
     damage: dict[str, str] = {}
     stored = tensor_digests(a, limits, None, progress, damage=damage, stage="reading")
+    if a.chunks.origin is not a.chunks:
+        damage |= _operand_damage(a, limits)
     return Verification(
         a.uri,
         None,
@@ -216,6 +218,32 @@ def compare_recorded(
             for n, t in a.tensors.items()
         ),
     )
+
+
+def _operand_damage(a: Reader, limits: Limits) -> dict[str, str]:
+    """The computed tensors of which an operand has another digest than is recorded, each with the first such operand."""
+    from reshard.formats.computed.tensors import recorded_operands
+
+    damage: dict[tuple[int, str], str] = {}
+    computed = [n for n, t in a.tensors.items() if t.encoding.compressor == "computed"]
+    for holder, names in recorded_operands(a, computed):
+        own: dict[str, str] = {}
+        found = tensor_digests(holder, limits, names, damage=own)
+        for name, digest in found.items():
+            if (recorded := holder.tensors[name].digest) not in (None, digest):
+                own[name] = (
+                    f"{name!r}, of which it is made, has the digest {digest}, but {recorded} was recorded when it was written"
+                )
+        damage |= {(id(holder), name): text for name, text in own.items()}
+    made_of = {
+        name: [(id(holder), each) for holder, own in recorded_operands(a, [name]) for each in own]
+        for name in (computed if damage else ())
+    }
+    return {
+        name: next(damage[each] for each in operands if each in damage)
+        for name, operands in made_of.items()
+        if not damage.keys().isdisjoint(operands)
+    }
 
 
 _CHANGED = "the stored bits differ from those recorded when it was written"

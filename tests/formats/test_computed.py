@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
@@ -31,6 +32,7 @@ from reshard.formats.contents import SourceChunk
 from reshard.formats.registry import CheckpointPath, open_reader
 from reshard.geometry.grid import Box, Grid
 from reshard.storage.location import Location
+from reshard.verification.verify import verify_checkpoints
 from tests.campaigns import examples
 
 BLOCK = 4
@@ -209,6 +211,11 @@ def test_a_flip_of_an_operand_is_found_by_its_digest(tmp_path: Path) -> None:
     ):
         convert_targets(replace(chosen, computed=(Scaled(),)), [checked], None, None, None)
     assert not (tmp_path / "made").exists()
+    opened = replace(chosen, computed=(Scaled(),))
+    found = verify_checkpoints(opened, None, limits_of("64MiB", 1))
+    (verdict,) = [each for each in found.tensors if each.status == "damaged"]
+    assert (verdict.name, found.differences > 0) == ("sum", True)
+    assert re.fullmatch(r"'scale', of which it is made, has the digest \w+, but \w+ was recorded when it was written", verdict.detail)  # fmt: skip
 
 
 def test_an_identity_is_not_carried(tmp_path: Path) -> None:
