@@ -204,8 +204,8 @@ def compare_recorded(
     """Reads a checkpoint and compares it with the digests in its record."""
     damage: dict[str, str] = {}
     stored = tensor_digests(a, limits, None, progress, damage=damage, stage="reading")
-    if a.chunks.origin is not a.chunks:
-        damage |= _operand_damage(a, limits)
+    if computed := [n for n, t in a.tensors.items() if t.encoding.compressor == "computed"]:
+        damage |= _operand_damage(a, computed, limits)
     return Verification(
         a.uri,
         None,
@@ -220,12 +220,11 @@ def compare_recorded(
     )
 
 
-def _operand_damage(a: Reader, limits: Limits) -> dict[str, str]:
-    """The computed tensors of which an operand has another digest than is recorded, each with the first such operand."""
+def _operand_damage(a: Reader, computed: Sequence[str], limits: Limits) -> dict[str, str]:
+    """Those of the computed tensors of which an operand has another digest than is recorded, each with the first such operand."""
     from reshard.formats.computed.tensors import recorded_operands
 
     damage: dict[tuple[int, str], str] = {}
-    computed = [n for n, t in a.tensors.items() if t.encoding.compressor == "computed"]
     for holder, names in recorded_operands(a, computed):
         own: dict[str, str] = {}
         found = tensor_digests(holder, limits, names, damage=own)
