@@ -39,6 +39,7 @@ from reshard.api.targets import (
     join_part,
 )
 from reshard.api.verification import diff, fingerprint, verify
+from reshard.api.views import open_view
 from reshard.arguments import (
     DeltaChecksum,
     DeltaEncoding,
@@ -146,17 +147,22 @@ if TYPE_CHECKING:
         TensorVerdict,
         Verification,
     )
+    from reshard.views.blocks import Blocks
+    from reshard.views.checkpoint_view import CheckpointView
+    from reshard.views.view_file import ViewFile
 
 
 __all__ = [
     "ArrayProof",
     "BegunParts",
+    "Blocks",
     "Box",
     "BucketCheck",
     "BucketReport",
     "CastStats",
     "Check",
     "CheckpointInfo",
+    "CheckpointView",
     "CheckpointWarning",
     "CleanedVersions",
     "ConversionPlan",
@@ -255,6 +261,7 @@ __all__ = [
     "Verification",
     "VerificationError",
     "VersionInfo",
+    "ViewFile",
     "WeightsIdentity",
     "__version__",
     "apply",
@@ -285,6 +292,7 @@ __all__ = [
     "locate",
     "merge",
     "open_checkpoint",
+    "open_view",
     "plan",
     "plan_all",
     "preview_layout",
@@ -303,9 +311,11 @@ _LAZY = {
     "BegunParts": "reshard.conversion.report",
     "Box": "reshard.geometry.grid",
     "BucketCheck": "reshard.storage.buckets.doctor",
+    "Blocks": "reshard.views.blocks",
     "BucketReport": "reshard.storage.buckets.doctor",
     "CastStats": "reshard.engine.task",
     "CheckpointInfo": "reshard.inspection.checkpoint_info",
+    "CheckpointView": "reshard.views.checkpoint_view",
     "ConversionPlan": "reshard.conversion.plan",
     "ConversionReport": "reshard.conversion.report",
     "CleanedVersions": "reshard.deltas.versions",
@@ -366,6 +376,7 @@ _LAZY = {
     "Verification": "reshard.verification.reports",
     "WeightsIdentity": "reshard.identity.weights_identity",
     "VersionInfo": "reshard.deltas.versions",
+    "ViewFile": "reshard.views.view_file",
     "distribute_tensor": "reshard.variables.distribute",
     "embedding_lookup": "reshard.variables.sharded.variable",
     "list_devices": "reshard.layout.device_mesh",

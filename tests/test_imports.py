@@ -23,7 +23,7 @@ HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
 
 # Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (
-    "__main__", "cli", "demo", "rules", "api", "checkpoint", "conversion saving restoring streaming verification inspection executors deltas", "identity", "arithmetic", "maps", "engine", "planning",
+    "__main__", "cli", "demo", "rules", "api", "checkpoint", "views", "conversion saving restoring streaming verification inspection executors deltas", "identity", "arithmetic", "maps", "engine", "planning",
     "formats", "storage", "variables", "options", "arguments", "layout", "patterns", "checksums", "answers", "geometry", "errors log strict version",
 )  # fmt: skip
 # What the command line may import of reshard besides its top: plans in detail, small pieces of text, and checks of words.
@@ -50,7 +50,7 @@ PUBLIC_MODULES = (
     "reshard.storage.parts", "reshard.storage.targets", "reshard.streaming.tensor_stream", "reshard.verification.reports",
 )  # fmt: skip
 SERVER_ORDER = (
-    "work", "serve", "app", "refuse_before_body", "pages", "api", "middleware", "resources", "services", "schedules", "jobs",
+    "work", "serve", "app", "refuse_before_body", "pages faces", "api", "middleware", "resources", "services", "schedules views", "jobs",
     "engines", "worker deliveries", "observability", "auth", "db", "schemas settings", "errors host_clock",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.

@@ -1,4 +1,4 @@
-"""mapped_reader: the tensors that a map makes of an open checkpoint, as an open checkpoint: computed of pieces as they are read."""
+"""Tensors that are put together from pieces of others as they are read: those that a map makes of an open checkpoint, and those of a view."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from reshard.formats.computed.tensors import (
 )
 from reshard.geometry.grid import Box, Grid
 from reshard.layout.changes import Changes
+from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.given_map import GivenMap
-from reshard.maps.mapped import MappedTensor
 from reshard.maps.mapped_checkpoint import leaves_of, mapped_tensors
 from reshard.planning.piece import Piece
 
@@ -28,7 +28,7 @@ from reshard.planning.piece import Piece
 def mapped_reader(reader: Reader, given: GivenMap) -> Reader:
     """The checkpoint that a map makes of another; PlanError where the map does not fit its tensors."""
     mapping, _ = mapped_tensors(reader, given, Changes())
-    made = [_computed(reader, tensor) for tensor in mapping.tensors]
+    made = [tensor_of_pieces(reader, tensor.spec, tensor.pieces) for tensor in mapping.tensors]
     found = computed_reader(reader, {}, [leaf.name for leaf in reader.leaves], made)
     unproved = [
         f"{reader.uri}: the map says that {first!r} equals {second!r} (same_as), which is not compared here"
@@ -41,11 +41,12 @@ def mapped_reader(reader: Reader, given: GivenMap) -> Reader:
     )
 
 
-def _computed(reader: Reader, tensor: MappedTensor) -> ComputedTensor:
-    pieces = [piece for piece in tensor.pieces if piece.fill is None]
-    operands = [Operand.of(reader, p.source, is_held=_is_turned(p)) for p in pieces]
-    spec = replace(tensor.spec, storage=_grid(reader, tensor.spec.shape, pieces))
-    made = computed_tensor(spec, PiecesFormula(tensor.pieces), operands)
+def tensor_of_pieces(reader: Reader, spec: TensorSpec, pieces: Sequence[Piece]) -> ComputedTensor:
+    """The tensor that pieces of a checkpoint's tensors make, which tile it."""
+    sources = [piece for piece in pieces if piece.fill is None]
+    operands = [Operand.of(reader, p.source, is_held=_is_turned(p)) for p in sources]
+    spec = replace(spec, storage=_grid(reader, spec.shape, sources), chunk_shape=None)
+    made = computed_tensor(spec, PiecesFormula(tuple(pieces)), operands)
     is_key = any(operand.stored.is_key for operand in operands)
     return replace(made, stored=replace(made.stored, is_key=is_key))
 

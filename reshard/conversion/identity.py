@@ -27,7 +27,7 @@ from reshard.engine.limits import Limits
 from reshard.engine.metadata_budget import left_to_read, open_to_convert
 from reshard.engine.progress import Progress, Tell
 from reshard.errors import FormatError, PlanError, VerificationError
-from reshard.formats.base import Reader, TargetCheckpoint
+from reshard.formats.base import Made, Reader, TargetCheckpoint
 from reshard.formats.contents import Leaf, StoredTensor
 from reshard.formats.known_formats import known_format
 from reshard.formats.names import IDENTITY_NAME, RECEIPT_NAME, SIGNATURE_NAME, TREE_NAME
@@ -222,19 +222,26 @@ class Identity(Feature):
         how, made = _HOW[known.mode], planned.checkpoint.made
         if planned.file:
             return {"identity": IdentityReport(found.root, how)}
-        files = {TREE_NAME: render_tree(found), IDENTITY_NAME: render_identity(found)}
-        source = None if known.of_source is None or made is None else known.of_source.root
-        if source == found.root:
-            source = None
-        if source is not None and made is not None:
-            files[RECEIPT_NAME] = render_receipt(source, found.root, made.changes, made.by)
+        files = identity_files(found, known.of_source, made)
         signers: tuple[str, ...] = ()
         if known.signature is not None:
             files[SIGNATURE_NAME] = known.signature.data
             signers = known.signature.signers
         for name, data in files.items():
             (target.recording_root / name).write(data)
+        source = None if known.of_source is None or made is None else known.of_source.root
+        source = None if source == found.root else source
         return {"identity": IdentityReport(found.root, how, source, signers)}
+
+
+def identity_files(
+    found: WeightsIdentity, of_source: WeightsIdentity | None, made: Made | None
+) -> dict[str, bytes]:
+    """The files of the identity of a target, with a receipt of the rules where they give it another root than the source's."""
+    files = {TREE_NAME: render_tree(found), IDENTITY_NAME: render_identity(found)}
+    if of_source is not None and made is not None and of_source.root != found.root:
+        files[RECEIPT_NAME] = render_receipt(of_source.root, found.root, made.changes, made.by)
+    return files
 
 
 def _known(target: TargetPlan, source: Location) -> KnownIdentity:
@@ -358,16 +365,23 @@ def _found(
 
 
 def _carried(target: TargetPlan, of_source: WeightsIdentity) -> WeightsIdentity:
-    """The identity that the target must have: its tensors are those of the source, perhaps under other names."""
+    origins = {tensor.name: tensor.piece.source for tensor in target.plan.tensors}
+    return carried_identity(origins, target.checkpoint, of_source)
+
+
+def carried_identity(
+    origins: Mapping[str, str], checkpoint: TargetCheckpoint, of_source: WeightsIdentity
+) -> WeightsIdentity:
+    """The identity that a target must have whose tensors keep their bits; ``origins``: the source tensor of each, by its new name."""
     tensors, nodes = [], {}
-    for tensor in target.plan.tensors:
-        source = of_source.tensors[tensor.piece.source]
+    for name, origin in origins.items():
+        source = of_source.tensors[origin]
         tensors.append(
-            TensorIdentity(tensor.name, source.dtype, source.shape, source.top, source.crc64nvme)
+            TensorIdentity(name, source.dtype, source.shape, source.top, source.crc64nvme)
         )
-        nodes[tensor.name] = of_source.nodes[tensor.piece.source]
-    has_place = not known_format(target.checkpoint.form.format).about.tensors_only
-    leaves: Sequence[Leaf] = target.checkpoint.leaves if has_place else ()
+        nodes[name] = of_source.nodes[origin]
+    has_place = not known_format(checkpoint.form.format).about.tensors_only
+    leaves: Sequence[Leaf] = checkpoint.leaves if has_place else ()
     return WeightsIdentity.of(tensors, nodes, rest_of_leaves(leaves))
 
 

@@ -237,6 +237,47 @@ def plan_targets(
         by_hosts: parts write the target, so that each file is written by one task, or by one batch.
         features: those that the run has besides the ones that options and source ask for.
     """
+    found = open_contents(chosen, targets, finished, by_hosts=by_hosts)
+    reader, contents, quantized = found.reader, found.contents, found.quantized
+    total = _multi_plan(reader, contents, targets, executor)
+    planned = []
+    for number, (target, content) in enumerate(zip(targets, contents, strict=True)):
+        name = target.target if len(targets) > 1 else None
+        with about_target(name):
+            made = (target, content, total.plans[number], found.missing[number])
+            summary = _summary(chosen.path, reader, *made, quantized)
+        checkpoint = content.checkpoint
+        planned.append(TargetPlan(number, name, target, reader, checkpoint, summary))
+    every = (*features_of(chosen, targets, reader), *features)
+    plan = JointPlan(chosen, reader, tuple(planned), total, finished, every)
+    for feature in every:
+        plan = feature.plan(plan)
+    return plan
+
+
+class OpenContents(Struct, frozen=True):
+    """The open source, and the content of each target, before anything is known of how bytes move.
+
+    Attributes:
+        reader: the source, its missing chunks treated as the targets ask.
+        quantized: the codes and scales of the source.
+        missing: the chunks that the tensors of each target lack, by name.
+    """
+
+    reader: Reader
+    contents: Sequence[TargetContent]
+    quantized: Quantized | None
+    missing: Sequence[Mapping[str, Stored]]
+
+
+def open_contents(
+    chosen: CheckpointPath,
+    targets: Sequence[CheckedTarget],
+    finished: Collection[int] = (),
+    *,
+    by_hosts: bool = False,
+) -> OpenContents:
+    """Opens the source once, and makes the content of each target; arguments and errors as for ``plan_targets``."""
     reader = open_to_convert(chosen, targets[0].max_memory, len(targets))
     names = [target.target if len(targets) > 1 else None for target in targets]
     forms = []
@@ -258,19 +299,7 @@ def plan_targets(
             pieces = (wanted.piece for wanted in content.wanted_pieces)
             taken = dict.fromkeys(piece.source for piece in pieces if piece.fill is None)
             missing.append(check_missing(opened, taken, target.missing_chunks))
-    total = _multi_plan(reader, contents, targets, executor)
-    planned = []
-    for number, (name, target, content) in enumerate(zip(names, targets, contents, strict=True)):
-        with about_target(name):
-            made = (target, content, total.plans[number], missing[number])
-            summary = _summary(chosen.path, reader, *made, quantized)
-        checkpoint = content.checkpoint
-        planned.append(TargetPlan(number, name, target, reader, checkpoint, summary))
-    every = (*features_of(chosen, targets, reader), *features)
-    plan = JointPlan(chosen, reader, tuple(planned), total, finished, every)
-    for feature in every:
-        plan = feature.plan(plan)
-    return plan
+    return OpenContents(reader, contents, quantized, missing)
 
 
 def _form(

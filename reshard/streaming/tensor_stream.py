@@ -49,6 +49,46 @@ def write_sha256(chosen: CheckpointPath, place: Location, limits: Limits) -> Loc
     return file
 
 
+class BoxBytes:
+    """The elements of a box of a stored tensor, row-major and little-endian, without any check but those of its chunks.
+
+    Attributes:
+        nbytes: of the box.
+        memory_bytes: memory that one read takes for buffers and decoders.
+    """
+
+    def __init__(self, reader: Reader, side: StoredBox, max_memory: int) -> None:
+        self._reader = reader
+        self._side = side
+        self._max_memory = max_memory
+        self._plan = plan_box(side, max_memory)
+        self.nbytes = side.nbytes
+        self.memory_bytes = self._plan.memory_bytes
+
+    def pieces(self, start: int, stop: int) -> Iterator[bytes]:
+        """Bytes ``start:stop``, in order."""
+        itemsize, box = self._side.itemsize, self._side.box
+        first, end = start // itemsize, -(-stop // itemsize)
+        is_part = (first, end) != (0, box.size)
+        plan = plan_box(self._side, self._max_memory, is_part=True) if is_part else self._plan
+        place = first * itemsize
+        for piece in self._bands(plan, first, end):
+            cut = piece[max(0, start - place) : stop - place]
+            place += len(piece)
+            if cut:
+                yield cut
+
+    def _bands(self, plan: BoxPlan, first: int, end: int) -> Iterator[bytes]:
+        """The elements ``first:end`` of the box, each band as bytes of its own."""
+        side, edges = self._side, self._side.stored.spec.storage.cuts
+        scratch = aligned_empty(plan.scratch_bytes)
+        memory = BandMemory(aligned_empty(plan.band_bytes[0]), scratch)
+        with BoxStream(side, self._reader, memory, keeps_open=plan.keeps_open[0]) as stream:
+            for part in run_boxes(side.box.shape, first, end):
+                for band in plan.cut.bands(part.shift(side.box.start), edges):
+                    yield stream.take(band).tobytes()
+
+
 class TensorStream:
     """The elements of a box of a stored tensor, row-major and little-endian; they can be read more than once.
 
@@ -81,8 +121,7 @@ class TensorStream:
         self.dtype = dtype
         self._reader = reader
         self._side = StoredBox(stored, box, dtype, saturate)
-        self._max_memory = max_memory
-        self._plan = plan_box(self._side, max_memory)
+        self._bytes = BoxBytes(reader, self._side, max_memory)
         is_whole = box == Box.full(self.full_shape) and not self._side.is_cast
         self.digest = stored.digest if is_whole else None
         self._cast = dtype + (SATURATE if saturate else "")
@@ -102,7 +141,7 @@ class TensorStream:
     @property
     def memory_bytes(self) -> int:
         """Memory that one read takes for buffers and decoders."""
-        return self._plan.memory_bytes
+        return self._bytes.memory_bytes
 
     def __iter__(self) -> Iterator[bytes]:
         return self.read()
@@ -123,7 +162,7 @@ class TensorStream:
     def _checked(self, start: int, stop: int) -> Iterator[bytes]:
         digest = self.digest if (start, stop) == (0, self.nbytes) else None
         crc, waiting = 0, b""
-        for piece in self._pieces(start, stop):
+        for piece in self._bytes.pieces(start, stop):
             if waiting:
                 yield waiting
             if digest is not None:
@@ -143,28 +182,6 @@ class TensorStream:
             )
         if digest is not None:
             check_recorded(self.name, f"{crc:016x}", digest)
-
-    def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
-        itemsize = self._side.itemsize
-        first, end = start // itemsize, -(-stop // itemsize)
-        is_part = (first, end) != (0, self.box.size)
-        plan = plan_box(self._side, self._max_memory, is_part=True) if is_part else self._plan
-        place = first * itemsize
-        for piece in self._bands(plan, first, end):
-            cut = piece[max(0, start - place) : stop - place]
-            place += len(piece)
-            if cut:
-                yield cut
-
-    def _bands(self, plan: BoxPlan, first: int, end: int) -> Iterator[bytes]:
-        """The elements ``first:end`` of the box, each band as bytes of its own."""
-        side, edges = self._side, self._side.stored.spec.storage.cuts
-        scratch = aligned_empty(plan.scratch_bytes)
-        memory = BandMemory(aligned_empty(plan.band_bytes[0]), scratch)
-        with BoxStream(side, self._reader, memory, keeps_open=plan.keeps_open[0]) as stream:
-            for part in run_boxes(self.box.shape, first, end):
-                for band in plan.cut.bands(part.shift(self.box.start), edges):
-                    yield stream.take(band).tobytes()
 
 
 _VERSION = "reshard stream 1"
@@ -214,6 +231,14 @@ def _lines(reader: Reader, stored: StoredTensor, box: Box, dtype: str) -> Iterat
             if path not in files:
                 files[path] = _of_file(path, version, root)
             yield f"{place} {inline} {files[path]}"
+
+
+def files_of_box(reader: Reader, stored: StoredTensor, box: Box) -> Iterator[tuple[str, str]]:
+    """The files that contain chunks of a box, with their versions, some of them more than once."""
+    for index in itertools.product(*stored.spec.storage.overlapping(box)):
+        extent = reader.locate(stored.spec.name, index)
+        for path, version, _ in () if extent is None else _places(extent):
+            yield path, version
 
 
 def _places(extent: Extent) -> Iterator[tuple[str, str, str]]:

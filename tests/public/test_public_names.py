@@ -18,7 +18,7 @@ import reshard
 ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
-    "ArrayProof", "BegunParts", "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "CheckpointWarning", "CleanedVersions",
+    "ArrayProof", "BegunParts", "Blocks", "Box", "BucketCheck", "BucketReport", "CastStats", "Check", "CheckpointInfo", "CheckpointView", "CheckpointWarning", "CleanedVersions",
     "ConversionPlan", "ConversionReport", "ConvertOptions", "CorruptError", "DeltaChecksum", "DeltaEncoding", "DeltaReceiver",
     "DeltaReport", "DeltaTensor", "Dequantized", "DeviceMesh", "DiffReport", "Encoding", "FileVerdict", "FilesOf", "Fingerprint",
     "FixedShardsPartitioner", "ForbiddenError", "FormatError", "FormatName", "Grid", "Identification", "IdentityMode",
@@ -33,10 +33,10 @@ PUBLIC = [
     "Target", "TargetBusyError", "TargetExistsError", "TensorDiff", "TensorIdentity", "TensorInfo", "TensorLayout",
     "TensorPreview", "TensorReport", "TensorSpec", "TensorStream", "TensorVerdict", "TimePlan",
     "TreeError", "Unlisted", "VariableError", "VariableIndexError", "VariableTypeError", "Verification",
-    "VerificationError", "VersionInfo", "WeightsIdentity", "__version__", "apply", "begin_parts", "check_arguments",
+    "VerificationError", "VersionInfo", "ViewFile", "WeightsIdentity", "__version__", "apply", "begin_parts", "check_arguments",
     "checkpoint_format", "clean", "clean_versions", "commit", "commit_all", "convert", "convert_all", "convert_part", "delta", "diff",
     "distribute_tensor", "doctor", "embedding_lookup", "fingerprint", "identify", "inspect", "inspect_run",
-    "inspect_versions", "is_checkpoint", "join_part", "layout_map_scope", "list_devices", "locate", "merge", "open_checkpoint", "plan",
+    "inspect_versions", "is_checkpoint", "join_part", "layout_map_scope", "list_devices", "locate", "merge", "open_checkpoint", "open_view", "plan",
     "plan_all", "preview_layout", "progress_bar", "prove", "restore", "save", "sign", "starter_layout", "steps",
     "verify",
 ]  # fmt: skip

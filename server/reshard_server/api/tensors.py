@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
-from starlette.types import Send
 
 from reshard.errors import ReshardError
 from reshard.identity.identity_file import how_to_record, render_identity
-from reshard_server.api.answers import CountedStream, MaskedRoute
+from reshard_server.api.answers import MaskedRoute
+from reshard_server.api.byte_stream import ByteRange, ByteStream, byte_range
 from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.tensor_source import (
@@ -26,7 +22,6 @@ from reshard_server.api.tensor_source import (
     slice_problem,
     with_client_paths,
 )
-from reshard_server.auth.limits import GiveBack
 from reshard_server.auth.root_paths import OPEN_SECONDS
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import (
@@ -52,103 +47,6 @@ from reshard_server.schemas.checkpoint import (
     TensorQuery,
 )
 from reshard_server.services import Services
-
-LOG = logging.getLogger(__name__)
-
-
-class ByteStream(CountedStream):
-    """A stream of bytes.
-
-    After a read error the connection is closed before ``Content-Length`` bytes were sent, so no client takes the bytes
-    for complete. The same happens if the client reads nothing for long (``middleware.http_protocol``).
-    """
-
-    media_type = "application/octet-stream"
-
-    def __init__(
-        self, pieces: Iterator[bytes], give_back: GiveBack, status: int, headers: Mapping[str, str]
-    ) -> None:
-        super().__init__(_read_in_threads(pieces), status, headers)
-        self.pieces = pieces
-        self._give_back = give_back
-
-    def give_back(self) -> None:
-        """Ends the count, and closes the source."""
-        self._give_back()
-        close = getattr(self.pieces, "close", None)
-        if close is not None:
-            close()
-
-    async def stream_response(self, send: Send) -> None:
-        head = {"type": "http.response.start", "status": self.status_code}
-        await send({**head, "headers": self.raw_headers})
-        try:
-            async for piece in self.body_iterator:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except ReshardError as error:
-            LOG.warning("a stream was cut off", extra={"detail": str(error)})
-            return
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _read_in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while (piece := await run_in_threadpool(next, pieces, None)) is not None:
-        yield piece
-
-
-_RANGE = re.compile(r"bytes=(\d{1,19})?-(\d{1,19})?", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class ByteRange:
-    """Bytes ``start:stop`` of ``total``; ``is_part`` if the answer is 206."""
-
-    start: int
-    stop: int
-    total: int
-    is_part: bool = True
-
-    @property
-    def length(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def content_range(self) -> str:
-        return f"bytes {self.start}-{self.stop - 1}/{self.total}"
-
-
-def byte_range(requested: str | None, if_range: str | None, tag: str, total: int) -> ByteRange:
-    """The requested range; all bytes if there is no range, more than one, or if ``If-Range`` names another state.
-
-    A malformed range is ignored, as the standard says. Raises ProblemError (416) for a range without a byte.
-    """
-    whole = ByteRange(0, total, total, is_part=False)
-    match = _RANGE.fullmatch((requested or "").strip())
-    if match is None or (if_range is not None and if_range.strip() != tag):
-        return whole
-    bounds = _bounds(match[1], match[2], total)
-    if bounds is None:
-        return whole
-    start, stop = bounds
-    if start >= stop:
-        raise ProblemError(
-            RANGE,
-            f"the range {requested!r} has none of the {total} bytes; request bytes within them",
-            "Range",
-            "request bytes within them",
-            headers={"Content-Range": f"bytes */{total}", "Accept-Ranges": "bytes"},
-        )
-    return ByteRange(start, stop, total)
-
-
-def _bounds(first: str | None, last: str | None, total: int) -> tuple[int, int] | None:
-    """The first byte and the one after the last, which may be none; None for a malformed range."""
-    if first is None:
-        return None if last is None else (max(0, total - int(last)), total)
-    if last is None:
-        return int(first), total
-    return None if int(last) < int(first) else (int(first), min(int(last) + 1, total))
-
 
 ROUTER = APIRouter(prefix="/v1/tensors", tags=["tensors"])
 

@@ -75,6 +75,9 @@ STORAGE_REFUSED = Kind("storage-refused", "The storage refuses this server", 502
 STORAGE_DOWN = Kind("storage-unavailable", "The storage does not work now", 503, "30")
 STORAGE_SLOW = Kind("storage-timeout", "The storage did not answer in time", 504, "30")
 TARGET_EXISTS = Kind("target-exists", "The target exists", 409)
+GONE = Kind("gone", "It is not there any more", 410)
+CHANGED = Kind("source-changed", "The source was changed meanwhile", 409)
+NO_VIEW = Kind("view", "The source cannot give this view", 409)
 DIFFERENT = Kind("verification", "The bits differ", 422)
 
 _OF_ERROR: tuple[tuple[type[ReshardError], Kind], ...] = (
