@@ -156,7 +156,7 @@ def test_a_request_without_one_signature_is_denied(s3: S3Served) -> None:
     none, url = s3.ask(CONFIG), presigned(s3)
     assert (none.status, none.code) == (403, "AccessDenied")
     assert none.message == (
-        "one signature was expected, in the header Authorization or in the URL, found 0; give the client an access key and its secret"
+        "one signature was expected, in the header Authorization or in the URL, found 0; set a key, and signature version 4"
     )
     twice = [*signed.items(), ("Authorization", signed["Authorization"])]
     assert s3.ask(CONFIG, twice).message.startswith("one signature was expected")
