@@ -36,6 +36,7 @@ from reshard_server.schemas.conversion import (
     library_options,
     targets_of,
 )
+from reshard_server.schemas.view import ViewRules
 from reshard_server.settings import Settings
 from reshard_server.worker.wording import RootNames
 
@@ -126,6 +127,27 @@ def _check_target(
     requested: TargetRequest,
     place: str,
 ) -> None:
+    members = _check_options(serving, caller, requested, place)
+    with for_field(f"{place}/target"):
+        named = library_options({name: members[name] for name in OF_A_NAME})
+        check_arguments(target=requested.target, max_memory=serving.settings.max_memory, **named)
+    check_limits(serving, request.max_memory, request.workers)
+
+
+def check_view(serving: Checking, caller: Caller, rules: ViewRules) -> dict[str, Any]:
+    """The rules with the contents of the layout and the map that they name. ProblemError for the first wrong member."""
+    for field, path in (("/source", rules.source), *rules.operands):
+        with for_field(f"/view{field}"):
+            serving.roots.readable(caller, path)
+    members = _check_options(serving, caller, rules, "/view")
+    document = rules.model_dump(mode="json", exclude_unset=True)
+    return document | {name: members[name] for name in ("layout", "map") if name in document}
+
+
+def _check_options(
+    serving: Checking, caller: Caller, requested: TargetRequest | ViewRules, place: str
+) -> dict[str, Any]:
+    """The options of a target that make its files, with the contents of stored ones. ProblemError for the first wrong one."""
     ceiling = serving.settings.max_memory  # given, so that the host's memory need not be looked up
     if requested.mesh is not None:
         with for_field(f"{place}/mesh"):
@@ -140,15 +162,14 @@ def _check_target(
     if requested.config is not None:
         with for_field(f"{place}/config"):
             serving.roots.readable(caller, requested.config)
-    members = {name: getattr(requested, name) for name in CHECKED} | {"map": mapped}
+    known = type(requested).model_fields
+    members = {name: getattr(requested, name) for name in CHECKED if name in known}
+    members["map"] = mapped
     try:
         check_arguments(**where, max_memory=ceiling, **library_options(members))
     except ReshardError as error:
         raise problem_of(error, field_of(members, place, ceiling)) from error
-    with for_field(f"{place}/target"):
-        named = library_options({name: members[name] for name in OF_A_NAME})
-        check_arguments(target=requested.target, max_memory=ceiling, **named)
-    check_limits(serving, request.max_memory, request.workers)
+    return members | where
 
 
 def refuse_name(given: object, field: str, remedy: str) -> None:
