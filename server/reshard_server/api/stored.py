@@ -213,12 +213,10 @@ def _endpoints(documents: StoredDocuments) -> tuple[Callable[..., Any], ...]:
     def list_versions(
         name: Any, query: Annotated[Page, Query()], serving: Serving, caller: Reading
     ) -> Answer:
+        stored.find(serving, caller, kind, name)
         found = versions.versions(
             serving.database, kind, name, query.page_size, query.page_token, with_content=True
         )
-        is_seen = any(version.is_for(caller.may_read) for version in found.versions)
-        if not is_seen and not query.page_token:
-            raise stored.gone(kind, name)
         return listed(found, caller, documents.versions, "versions")
 
     def delete(name: Any, serving: Serving, caller: Converting, if_match: IfMatch = None) -> None:

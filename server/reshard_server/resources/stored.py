@@ -54,15 +54,11 @@ def put(
     expected: Expectation,
 ) -> tuple[StoredVersion, bool]:
     """Stores a version; returns it, and True if it is new. ProblemError for content of a wrong form."""
-    if kind is VIEW:
-        content = check_view(serving, caller, content)
-    else:
-        _check(kind, name, content)
     return versions.put(
         serving.database,
         kind,
         name,
-        content,
+        check_view(serving, caller, content) if kind is VIEW else _checked(kind, name, content),
         token=caller.name,
         is_admin=caller.is_admin,
         expected=expected.holds,
@@ -70,7 +66,7 @@ def put(
     )
 
 
-def _check(kind: StoredKind, name: str, content: Any) -> None:
+def _checked(kind: StoredKind, name: str, content: Any) -> Any:
     if is_recipe(kind, name):
         raise ProblemError(
             INVALID,
@@ -82,6 +78,7 @@ def _check(kind: StoredKind, name: str, content: Any) -> None:
         refuse_name(content, "/map", remedy)
     with for_field(f"/{kind.noun}"):
         check_arguments(**{kind.noun: content})
+    return content
 
 
 def find(serving: Services, caller: Caller, kind: StoredKind, name: str) -> StoredVersion:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
 from reshard.api.views import OF_A_RUN
 from reshard.conversion.options import LIBRARY_NAMES, FormatName
+from reshard_server.schemas.base import LEFT_OUT as NONE
 from reshard_server.schemas.base import (
-    FIELDS_TEXT,
-    LONGEST_FIELDS,
     Answer,
     RequestDocument,
     RootedPath,
     StepNumber,
     shown_request,
 )
-from reshard_server.schemas.base import LEFT_OUT as NONE
-from reshard_server.schemas.conversion import DECLARED, ConvertedChoice, MapContent, option_members
+from reshard_server.schemas.conversion import DECLARED, ConvertedChoice, option_members
 from reshard_server.schemas.stored import LEFT_OUT, ListedVersion, Version
 
 OF_A_VIEW = tuple(
@@ -28,8 +26,8 @@ OF_A_VIEW = tuple(
 """The options of a target that make its files, but for OCDBT, whose database is written as a whole."""
 
 
-class _Source(ConvertedChoice):
-    """The source of a view."""
+class ViewRules(ConvertedChoice):
+    """A source, and the options of a conversion that make the files of a view."""
 
     step: Annotated[StepNumber | Literal["latest", "each"] | None, Field(examples=["latest"])] = (
         NONE
@@ -39,32 +37,19 @@ class _Source(ConvertedChoice):
     item: Annotated[str | None, Field(max_length=255, examples=["model"])] = NONE
     """One item of a checkpoint with several; names of tensors are then relative to it."""
 
+    config: RootedPath | None = None
 
-if TYPE_CHECKING:
 
-    class ViewRules(_Source):
-        """The members that the server looks into."""
-
-        layout: str | dict[str, Any] | None = None
-        map: MapContent = None
-        mesh: str | None = None
-        config: RootedPath | None = None
-
-else:
-    _FORMAT = Field("safetensors", description="Format of the files.")
-    ViewRules = create_model(
-        "ViewRules",
-        __base__=_Source,
-        __doc__="A source, and the options of a conversion that make the files of a view.",
-        __module__=__name__,
-        **option_members(OF_A_VIEW) | {"to": (FormatName, _FORMAT)},
-    )
+_FORMAT = Field("safetensors", description="Format of the files.")
+_MEMBERS = {**option_members(OF_A_VIEW), "to": (FormatName, _FORMAT)}
+RULES = create_model("ViewRules", __base__=ViewRules, __doc__=ViewRules.__doc__, **_MEMBERS)
+"""The rules with all of these options."""
 
 
 class ViewBody(RequestDocument):
     """The rules of a view."""
 
-    view: ViewRules
+    view: RULES  # type: ignore[valid-type]  # a model that is made at run time
 
 
 class StoredView(Version):
@@ -105,17 +90,10 @@ class ViewRevision(Answer):
 
 
 class RevisionPage(Answer):
-    """Revisions, newest first. With step latest, the one that is main, and earlier ones that this server has read."""
+    """Revisions, newest first; with the step latest the one that is main."""
 
     revisions: list[ViewRevision]
     next_page_token: str | None = None
-
-
-class FilesQuery(RequestDocument):
-    """A revision."""
-
-    revision: str = Field("main", max_length=40, description="Its id; main is the newest one.")
-    fields: Annotated[str | None, Field(max_length=LONGEST_FIELDS, description=FIELDS_TEXT)] = None
 
 
 class FileOfView(Answer):
