@@ -30,7 +30,7 @@ from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.storage.location import file_state
+from reshard.storage.location import file_state, locate
 from reshard.streaming.tensor_stream import BoxBytes, files_of_box
 
 Octets = bytes | memoryview
@@ -48,7 +48,7 @@ class Pins:
     def __init__(self, chosen: CheckpointPath, state: str) -> None:
         self._chosen = chosen
         self._state = state
-        root = chosen.root
+        root = self._root = locate(chosen.path)  # that of ``chosen`` remembers what it has listed
         self._known: dict[str, str] = {}
         if not root.traits.has_versions:
             files = root.files() if root.is_folder() else iter(())
@@ -57,11 +57,11 @@ class Pins:
 
     def check_all(self) -> None:
         """Raises SourceChangedError if any file of the source is not as it was, MissingError if the source is gone."""
-        if not self._chosen.root.exists():
+        if not self._root.exists():
             raise MissingError(
                 f"{self._chosen.path} is not there any more; what was planned of it cannot be read"
             )
-        if source_state(self._chosen.root, self._chosen.computed) != self._state:
+        if source_state(self._root, self._chosen.computed) != self._state:
             raise self._changed()
 
     def check(self, files: Iterator[tuple[str, str]]) -> None:
