@@ -26,12 +26,13 @@ OF_A_VIEW = tuple(
 """The options of a target that make its files, but for OCDBT, whose database is written as a whole."""
 
 
+Steps = StepNumber | Literal["latest", "each"]
+
+
 class ViewRules(ConvertedChoice):
     """A source, and the options of a conversion that make the files of a view."""
 
-    step: Annotated[StepNumber | Literal["latest", "each"] | None, Field(examples=["latest"])] = (
-        NONE
-    )
+    step: Annotated[Steps | None, Field(examples=["latest"])] = NONE
     """Of a training run at this path: one step; each, of which every finished step is a revision; or latest, the newest finished one."""
 
     item: Annotated[str | None, Field(max_length=255, examples=["model"])] = NONE
@@ -89,11 +90,10 @@ class ViewRevision(Answer):
     is_open: bool = Field(description="Its files are known to this server already.")
 
 
-class RevisionPage(Answer):
+class ViewRevisions(Answer):
     """Revisions, newest first; with the step latest the one that is main."""
 
     revisions: list[ViewRevision]
-    next_page_token: str | None = None
 
 
 class FileOfView(Answer):
