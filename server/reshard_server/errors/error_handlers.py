@@ -34,6 +34,7 @@ from reshard_server.errors.problems import (
     ProblemError,
     problem_of,
 )
+from reshard_server.errors.s3_xml import ROOT, s3_refusal
 from reshard_server.errors.value_errors import mistakes
 
 LOG = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ _OF_STATUS = {k.status: k for k in (MALFORMED, NOT_FOUND, NOT_ALLOWED, TOO_LARGE
 
 def refuse(request: Request, problem: ProblemError) -> Response:
     """The problem as a response to the request."""
+    if request.scope["path"].startswith(ROOT):
+        return s3_refusal(request.scope["path"], problem, headers_of(problem))
     return JSONResponse(
         problem.document(request.url.path),
         problem.kind.status,
