@@ -53,7 +53,6 @@ ROUTERS = (
     stored.LAYOUTS,
     stored.MAPS,
     views.VIEWS,
-    views.ROUTER,
     schedules.ROUTER,
     tensors.PROOFS_ROUTER,
     tensors.ROUTER,

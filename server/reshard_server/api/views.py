@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import Depends, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from reshard import ViewFile
-from reshard_server.api.answers import MaskedRoute
 from reshard_server.api.caller import Reading
 from reshard_server.api.openapi import examples
 from reshard_server.api.openapi.description import problems
@@ -38,11 +38,9 @@ VIEWS = routes_of(
         VIEW, ViewBody, StoredView, ListedView, ViewPage, ViewVersionPage,
         "The options are checked now; whether the source can give the view is known when one of its revisions is read.",
         (examples.VIEWS, examples.STORED_VIEW),
-        "Those whose paths are below roots that the token may read.",
-        "their sources stay as they are",
+        "Those whose paths are below roots that the token may read.", "their sources stay as they are",
     )
 )  # fmt: skip
-ROUTER = APIRouter(prefix="/v1/views/{name}", tags=["views"], route_class=MaskedRoute)
 
 
 def _views(request: Request) -> RecordedViews:
@@ -57,7 +55,7 @@ Before = Annotated[StepNumber | None, Query(description="Only steps before this 
 Asked = Annotated[str, Query(max_length=40, description="An id, or main.")]
 
 
-@ROUTER.get("/revisions", responses=problems(NO_VIEW, *OF_A_BUCKET))
+@VIEWS.get("/{name}/revisions", responses=problems(NO_VIEW, *OF_A_BUCKET))
 async def list_revisions(
     name: ViewName, views: Views, caller: Reading, page_size: Size = DEFAULT_PAGE, before: Before = None
 ) -> ViewRevisions:  # fmt: skip
@@ -74,7 +72,7 @@ def _revision(found: Revision, is_open: bool) -> ViewRevision:
     return ViewRevision(commit=found.commit, step=found.step, modified=modified, is_open=is_open)
 
 
-@ROUTER.get("/files", responses=problems(NO_VIEW, CHANGED, GONE, *OF_A_BUCKET))
+@VIEWS.get("/{name}/files", responses=problems(NO_VIEW, CHANGED, GONE, *OF_A_BUCKET))
 async def list_files(name: ViewName, views: Views, caller: Reading, revision: Asked = MAIN) -> ViewFiles:  # fmt: skip
     """Lists the files of a revision, by path, as a conversion would write them. Reads no tensor."""
     served = await views.find(caller, name, revision)
@@ -88,7 +86,7 @@ def _file(file: ViewFile) -> FileOfView:
     return FileOfView(path=file.path, nbytes=file.nbytes, crc64nvme=hexadecimal)
 
 
-@ROUTER.get("/loads")
+@VIEWS.get("/{name}/loads")
 async def list_loads(name: ViewName, views: Views, caller: Reading) -> ViewLoads:
     """Tells who reads the view from this server now, or has within the last ten seconds; an admin sees all tokens, others their own."""
     await views.stored(caller, name)

@@ -13,9 +13,6 @@ from reshard_server.views.catalogue import ServedView
 SECONDS = 10
 """The time over which a rate is taken."""
 
-Key = tuple[str, str]
-"""The names of a view and of a token."""
-
 
 class Loads:
     """The open streams of views, and the bytes that were handed over within the last ten seconds.
@@ -25,8 +22,8 @@ class Loads:
 
     def __init__(self, count: Callable[[int], object], clock: Callable[[], float] = time.monotonic) -> None:  # fmt: skip
         self._count, self._clock, self._lock = count, clock, threading.Lock()
-        self._open = Counter[Key]()
-        self._sent = deque[tuple[int, Counter[Key]]](maxlen=SECONDS)
+        self._open = Counter[tuple[str, str]]()
+        self._sent = deque[tuple[int, Counter[tuple[str, str]]]](maxlen=SECONDS)
 
     def counted(self, served: ServedView, token: str, pieces: Iterator[Piece]) -> Iterator[Piece]:
         """The pieces of a stream. As long as they are read, the view is held, so that it stays open."""
@@ -45,11 +42,11 @@ class Loads:
         """The tokens that read a view, with the number of their streams and their bytes per second."""
         with self._lock:
             oldest = int(self._clock()) - SECONDS
-            sent = sum((each for at, each in self._sent if at > oldest), Counter[Key]())
+            sent = sum((each for at, each in self._sent if at > oldest), Counter[tuple[str, str]]())
             tokens = sorted(token for name, token in {*sent, *self._open} if name == view)
             return [(t, self._open[view, t], sent[view, t] / SECONDS) for t in tokens]
 
-    def _add(self, key: Key, nbytes: int) -> None:
+    def _add(self, key: tuple[str, str], nbytes: int) -> None:
         self._count(nbytes)
         with self._lock:
             now = int(self._clock())

@@ -20,7 +20,7 @@ class OpenedViews(OrderedDict[str, asyncio.Task[ServedView]]):
     """
 
     async def view(self, commit: str, most: int, plan: Plan) -> ServedView:
-        """The view of this id, planned now if it is not open; then at most ``most`` stay open. Raises the errors of ``plan``, to all that wait for it."""
+        """The view of this id, planned now if it is not open; at most ``most`` stay. Raises the errors of ``plan`` to all that wait."""
         if commit not in self:
             self[commit] = asyncio.create_task(plan())
             self[commit].add_done_callback(partial(self._drop_failed, commit))

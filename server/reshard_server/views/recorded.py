@@ -75,8 +75,10 @@ class RecordedViews:
         self._blocks.close()
 
     async def names(self, caller: Caller) -> Sequence[str]:
-        found = await self._serving.find(_newest)
-        return [one.name for one in found if one.is_for(caller.may_read)]
+        found = await self._serving.find(
+            lambda s: versions.newest(s.database, VIEW, s.settings.views)
+        )
+        return [one.name for one in found.versions if one.is_for(caller.may_read)]
 
     async def find(self, caller: Caller, name: str, revision: str = MAIN) -> ServedView:
         serving, newest = self._serving, await self.stored(caller, name)
@@ -84,8 +86,7 @@ class RecordedViews:
         known, looked_at = self._seen.get(key, (None, 0.0))
         is_fresh = time.monotonic() - looked_at < LOOK_SECONDS
         if known is None or not is_fresh or not known.source.stored.is_for(caller.may_read):
-            found = await serving.find(_found, caller, newest, revision, known)
-            self._keep(key, found)
+            self._keep(key, await serving.find(_found, caller, newest, revision, known))
         found, _ = self._seen[key]
         plan = partial(serving.find, _planned, found)
         return await self.opened.view(found.commit, serving.settings.open_views, plan)
@@ -100,7 +101,7 @@ class RecordedViews:
 
     async def revisions(self, caller: Caller, name: str, most: int, before: int | None = None) -> list[Revision]:  # fmt: skip
         """Revisions, newest first, of steps before ``before``; with the step ``latest`` only the newest."""
-        source = _source(self._serving, await self.stored(caller, name))
+        source = Source.of(self._serving, await self.stored(caller, name))
         return await self._serving.find(_ask, source.paths, partial(source.listed, most, before))
 
     async def send(
@@ -130,19 +131,11 @@ class RecordedViews:
             self._seen.popitem(last=False)
 
 
-def _newest(serving: Services) -> list[StoredVersion]:
-    return versions.newest(serving.database, VIEW, serving.settings.views).versions
-
-
-def _source(serving: Services, version: StoredVersion) -> Source:
-    return Source.of(serving.roots, version, serving.settings.stream_memory)
-
-
 def _found(serving: Services, caller: Caller, newest: StoredVersion, revision: str, known: Revision | None) -> Revision:  # fmt: skip
     """A revision. An id is looked for where it was last, then among the steps, by each version that the caller may read."""
     name = newest.name
     if revision == MAIN:
-        source = _source(serving, newest)
+        source = Source.of(serving, newest)
         if (main := _ask(serving, source.paths, source.newest)) is None:
             said = f"{source.rules.source} has no finished checkpoint yet, so that the view {name!r} has no revision; ask again later"
             raise ProblemError(NOT_FOUND, said)
@@ -154,7 +147,7 @@ def _found(serving: Services, caller: Caller, newest: StoredVersion, revision: s
         if one.is_for(
             caller.may_read
         ):  # a listing has no large contents, so that each is asked for
-            source = _source(serving, stored.find(serving, caller, VIEW, f"{name}@{one.version}"))
+            source = Source.of(serving, stored.find(serving, caller, VIEW, f"{name}@{one.version}"))
             found = _ask(serving, source.paths, partial(source.of_commit, revision, known))
             if found is not None:
                 return found

@@ -33,6 +33,7 @@ from reshard_server.db.documents import unreadable
 from reshard_server.db.stored.kinds import StoredVersion
 from reshard_server.schemas.conversion import library_options
 from reshard_server.schemas.view import OF_A_VIEW, RULES, ViewRules
+from reshard_server.services import Services
 
 Step = tuple[int | None, str]
 """A step, and the client's path of it; None for a source that is no run."""
@@ -63,10 +64,11 @@ class Source:
     memory: int
 
     @classmethod
-    def of(cls, roots: Roots, stored: StoredVersion, memory: int) -> Source:
+    def of(cls, serving: Services, stored: StoredVersion) -> Source:
         """The source of a version. Raises UnreadableError for rules of another version of the server."""
         try:
-            return cls(roots, stored, RULES.model_validate(stored.content), memory)
+            rules = RULES.model_validate(stored.content)
+            return cls(serving.roots, stored, rules, serving.settings.stream_memory)
         except ValidationError as error:
             raise unreadable(f"the view {stored.name!r}") from error
 
