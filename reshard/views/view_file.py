@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -125,6 +126,16 @@ class ViewFile(Struct, frozen=True, dict=True):
                 return None
             parts.append((segment.start, segment.nbytes, int(digest, 16)))
         return crc_of_parts(CRC64NVME, parts, self.nbytes)
+
+    @cached_property
+    def git_id(self) -> str | None:
+        """The id that git gives to a file with these bytes, 40 hex digits; None for a file with tensors, which are not read for it."""
+        if self.known is None:
+            return None
+        found = hashlib.sha1(f"blob {self.nbytes}\0".encode(), usedforsecurity=False)
+        for piece in self.read():
+            found.update(piece)
+        return found.hexdigest()
 
 
 def _read(place: Location, start: int, stop: int) -> Iterator[Octets]:
