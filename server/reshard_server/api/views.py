@@ -50,14 +50,13 @@ def _views(request: Request) -> RecordedViews:
 
 Views = Annotated[RecordedViews, Depends(_views)]
 ViewName = Annotated[Name, Path(description="Name of a view.")]
-Size = Annotated[PageSize, Query()]
 Before = Annotated[StepNumber | None, Query(description="Only steps before this one.")]
 Asked = Annotated[str, Query(max_length=40, description="An id, or main.")]
 
 
 @VIEWS.get("/{name}/revisions", responses=problems(NO_VIEW, *OF_A_BUCKET))
 async def list_revisions(
-    name: ViewName, views: Views, caller: Reading, page_size: Size = DEFAULT_PAGE, before: Before = None
+    name: ViewName, views: Views, caller: Reading, page_size: PageSize = DEFAULT_PAGE, before: Before = None
 ) -> ViewRevisions:  # fmt: skip
     """Lists the states of the source in which the view can be read, newest first; the first of all is ``main``.
 

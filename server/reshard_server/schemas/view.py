@@ -26,13 +26,10 @@ OF_A_VIEW = tuple(
 """The options of a target that make its files, but for OCDBT, whose database is written as a whole."""
 
 
-Steps = StepNumber | Literal["latest", "each"]
-
-
 class ViewRules(ConvertedChoice):
     """A source, and the options of a conversion that make the files of a view."""
 
-    step: Annotated[Steps | None, Field(examples=["latest"])] = NONE
+    step: StepNumber | Literal["latest", "each"] | None = NONE
     """Of a training run at this path: one step; each, of which every finished step is a revision; or latest, the newest finished one."""
 
     item: Annotated[str | None, Field(max_length=255, examples=["model"])] = NONE
@@ -101,9 +98,7 @@ class FileOfView(Answer):
 
     path: str
     nbytes: int
-    crc64nvme: str | None = Field(
-        description="16 hex digits; null where the source did not record the digest of every tensor in it, or their bits change."
-    )
+    crc64nvme: str | None = Field(description="16 hex digits; null where tensors must be read.")
 
 
 class ViewFiles(Answer):

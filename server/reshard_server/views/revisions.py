@@ -28,7 +28,6 @@ from reshard.errors import FormatError, LayoutError, PlanError
 from reshard.formats.registry import CheckpointPath, is_there
 from reshard.formats.steps import committed_among, named_steps
 from reshard.views.checkpoint_view import revision_of
-from reshard_server.auth.root_paths import Roots
 from reshard_server.db.documents import unreadable
 from reshard_server.db.stored.kinds import StoredVersion
 from reshard_server.schemas.conversion import library_options
@@ -52,23 +51,17 @@ def was_given(name: str, commit: str) -> bool:
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a version of a view, and its rules. No tensor is read. Calls run in threads, within ``Roots.ask``.
+    """The source of a version of a view, and its rules. No tensor is read. Calls run in threads, within ``Roots.ask``."""
 
-    Attributes:
-        memory: bytes of the buffers of one read.
-    """
-
-    roots: Roots
+    serving: Services
     stored: StoredVersion
     rules: ViewRules
-    memory: int
 
     @classmethod
     def of(cls, serving: Services, stored: StoredVersion) -> Source:
         """The source of a version. Raises UnreadableError for rules of another version of the server."""
         try:
-            rules = RULES.model_validate(stored.content)
-            return cls(serving.roots, stored, rules, serving.settings.stream_memory)
+            return cls(serving, stored, RULES.model_validate(stored.content))
         except ValidationError as error:
             raise unreadable(f"the view {stored.name!r}") from error
 
@@ -80,14 +73,15 @@ class Source:
 
     def asked(self, path: str) -> tuple[CheckpointPath, Any]:
         """The checkpoint of a step, and the options, as the library takes them. Raises ReshardError and ProblemError."""
-        rules, real = self.rules, self.roots.recheck
+        rules, real = self.rules, self.serving.roots.recheck
         place = str(real(path))
         asked = {"dequantize": None, "lora": None, "quantize_like": None, **rules.computed(real)}
         chosen = source_of(place, None, rules.item, rules.unlisted, **asked)
         real(path + str(chosen.root).removeprefix(place))  # an item may be a link out of the root
         options = rules.model_dump(mode="json", include=set(OF_A_VIEW))
         options["config"] = None if rules.config is None else str(real(rules.config))
-        return chosen, _target(json.dumps(library_options(options)), self.memory)
+        text, memory = json.dumps(library_options(options)), self.serving.settings.stream_memory
+        return chosen, _target(text, memory)
 
     def revision(self, step: int | None, path: str) -> Revision:
         """The revision that a step is now. Raises as ``asked``."""
@@ -118,7 +112,7 @@ class Source:
     def _steps(self) -> Iterator[Step]:
         """The finished steps, newest first; without a step the source itself, if it is there. Of two names of a step the first counts."""
         source, asked = self.rules.source, self.rules.step
-        folder = self.roots.recheck(source).remembered()
+        folder = self.serving.roots.recheck(source).remembered()
         if asked is None or not is_there(folder):
             yield from [(None, source)] if is_there(folder) else ()
             return

@@ -84,9 +84,7 @@ MAP = StoredKind(
 KINDS = (LAYOUT, MAP)
 """Those that conversions name."""
 
-VIEW = StoredKind(
-    "view", VIEWS, "the view's content", paths=("source", "config", "lora", "quantize_like")
-)
+VIEW = StoredKind("view", VIEWS, "its content", paths=("source", "config", "lora", "quantize_like"))
 
 
 @dataclass(frozen=True, slots=True)
