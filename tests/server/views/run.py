@@ -68,10 +68,9 @@ def commit(served: Served, revision: str = "main", name: str = "v") -> str:
     return found
 
 
-def read(served: Served, revision: str = "main", name: str = "v", who: str = "ann") -> Any:
-    """The bytes of the file; the status and the detail where it is refused."""
-    found = served.portal.call(_read, views_of(served), caller(who), name, revision)
-    return found
+def read(served: Served, revision: str = "main", name: str = "v", who: str = "ann") -> bytes:
+    """The bytes of the file. Raises ProblemError."""
+    return served.portal.call(_read, views_of(served), caller(who), name, revision)
 
 
 async def _read(views: RecordedViews, who: Caller, name: str, revision: str) -> bytes:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from reshard_server.errors.problems import ProblemError
 from reshard_server.views import recorded
 from reshard_server.views.revisions import commit_of
 
+import reshard
+from tests.server.postgres import Postgres
 from tests.server.served import Served
 from tests.server.views.run import (
+    FILE,
     MAP,
+    caller,
     commit,
     file_of,
     listed,
@@ -33,13 +38,6 @@ GONE = "is not there any more, since its source was removed or changed; take mai
 def looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request looks at the source."""
     monkeypatch.setattr(recorded, "LOOK_SECONDS", -1.0)
-
-
-@pytest.fixture
-def run(served: Served, tmp_path: Path) -> Path:
-    found = tmp_path / "data" / "run"
-    found.mkdir()
-    return found
 
 
 def steps(served: Served, **query: Any) -> list[int | None]:
@@ -155,8 +153,6 @@ def test_bytes_of_two_states_are_never_mixed(served: Served, run: Path) -> None:
     put(served, step="latest")
     before = save_step(run, 1)
     views = views_of(served)
-    from tests.server.views.run import FILE, caller
-
     found = served.portal.call(views.find, caller("ann"), "v")
     for file in sorted(before.rglob("*")):
         if file.is_file():
@@ -165,7 +161,9 @@ def test_bytes_of_two_states_are_never_mixed(served: Served, run: Path) -> None:
     with pytest.raises(ProblemError) as changed:
         served.portal.call(views.send, *arguments)
     assert (changed.value.kind.status, changed.value.kind.slug) == (409, "source-changed")
-    assert changed.value.detail.startswith("data/run/1 was changed since the view of it was planned")
+    assert changed.value.detail.startswith(
+        "data/run/1 was changed since the view of it was planned"
+    )
     shutil.rmtree(run)
     with pytest.raises(ProblemError) as gone:
         served.portal.call(views.send, *arguments)
@@ -207,19 +205,18 @@ def test_ids_of_earlier_versions_answer(served: Served, run: Path) -> None:
 
 
 def test_another_server_knows_ids_without_a_record(
-    serve: Callable[..., Served], tmp_path: Path
+    serve: Callable[..., Served], postgres: Postgres, run: Path, tmp_path: Path
 ) -> None:
-    first = serve()
-    run = tmp_path / "data" / "run"
-    run.mkdir()
+    made = save_step(run, 2)
+    first = serve(database_url=postgres.new_database())
     put(first, step="latest")
-    for step in (1, 2):
-        made = save_step(run, step)
     old = commit(first)
-    save_step(run, 3)
-    views_of(first)._seen.clear()
-    views_of(first).opened.clear()
-    assert read(first, old) == file_of(made)
+    for step in (1, 3):
+        save_step(run, step)
+    second = serve(
+        database_url=first.app.state.services.settings.database_url, state=tmp_path / "second"
+    )
+    assert read(second, old) == file_of(made)
 
 
 def test_rights_are_those_for_the_version_that_an_id_is_of(served: Served, run: Path, tmp_path: Path) -> None:  # fmt: skip
@@ -255,19 +252,12 @@ def test_a_source_that_cannot_give_the_view(served: Served, run: Path) -> None:
     assert listed(served).status_code == 200, "what failed is not kept"
 
 
-@pytest.fixture
-def small(serve: Callable[..., Served], tmp_path: Path) -> Iterator[Served]:
-    (tmp_path / "data" / "run").mkdir(parents=True)
-    yield serve(stream_memory=8 << 20)
-
-
-def test_the_setting_is_named_where_memory_is_short(small: Served, tmp_path: Path) -> None:
-    import numpy as np
-
-    import reshard
-
+def test_the_setting_is_named_where_memory_is_short(
+    serve: Callable[..., Served], run: Path
+) -> None:
+    small = serve(stream_memory=8 << 20)
     wide = np.zeros((1, 4 << 20), np.float32)
-    reshard.save(tmp_path / "data" / "run" / "1", {"w": wide}, compression="blosc")
+    reshard.save(run / "1", {"w": wide}, compression="blosc")
     put(small, step=1)
     status, detail = refused(listed(small))
     assert status == 409 and detail.endswith("(this server's setting stream_memory)"), detail
