@@ -110,7 +110,9 @@ def make_app(name: str, view: CheckpointView, token: str | None = None) -> FastA
     # The defaults, whatever the variables of a server say.
     settings = Settings.model_construct(insecure=token is None)
     hashed = sha256((token or "").encode()).hexdigest()
-    known = TokenSettings(name="view", sha256=hashed, scopes=ANYONE.scopes, read=ANYONE.read)
+    known = TokenSettings(
+        name="view", sha256=hashed, scopes=ANYONE.scopes, read=ANYONE.read, s3_secret=None
+    )
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     app.state.catalogue = OneView(name, view, token or ACCESS_KEY)
     app.state.services = SimpleNamespace(
