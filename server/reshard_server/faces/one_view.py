@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Sequence
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +28,7 @@ from reshard_server.middleware.http_protocol import CloseUnlessBodyRead, OriginF
 from reshard_server.middleware.request_log import RequestLog
 from reshard_server.observability.metrics import Metrics
 from reshard_server.settings import Settings, TokenSettings
-from reshard_server.views.byte_stream import ByteStream
+from reshard_server.views.byte_stream import ByteStream, Started
 from reshard_server.views.catalogue import MAIN, NAMESPACE, Catalogue, Key, ServedView
 from reshard_server.worker.wording import RootNames
 
@@ -82,7 +81,7 @@ class OneView(Catalogue):
                 status == HTTP_200_OK
             ):  # the first blocks may be kept, of a source that is no longer there
                 await run_in_threadpool(served.view.check_unchanged)
-            first = await run_in_threadpool(next, pieces, memoryview(b""))
+            started = await run_in_threadpool(Started, pieces)
         except ReshardError as error:
             LOG.warning(
                 "where the source was changed, start reshard view again",
@@ -91,7 +90,7 @@ class OneView(Catalogue):
             problem = problem_of(error)
             problem.kind = _KINDS.get(type(error), problem.kind)
             raise problem.renamed(self._names.text) from error
-        return ByteStream(chain((first,), pieces), lambda: None, status, headers)
+        return ByteStream(started, lambda: None, status, headers)
 
     async def key(self, access_key: str) -> Key | None:
         """The one access key."""
