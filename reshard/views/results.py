@@ -23,14 +23,17 @@ from reshard.engine.decode.box_plan import StoredBox
 from reshard.engine.decode.chunk_reader import check_recorded
 from reshard.errors import MissingError, ReshardError, SourceChangedError
 from reshard.formats.base import Reader
+from reshard.formats.codecs import is_seekable
 from reshard.formats.computed.tensors import ComputedChunks
 from reshard.formats.registry import CheckpointPath
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.planning.piece import Piece
-from reshard.storage.location import file_state
+from reshard.storage.location import file_state, locate
 from reshard.streaming.tensor_stream import BoxBytes, files_of_box
+
+Octets = bytes | memoryview
 
 MOST_OPEN = 1024
 """Tensors whose plan of reading is kept; it is made again for others."""
@@ -45,7 +48,7 @@ class Pins:
     def __init__(self, chosen: CheckpointPath, state: str) -> None:
         self._chosen = chosen
         self._state = state
-        root = chosen.root
+        root = self._root = locate(chosen.path)  # that of ``chosen`` remembers what it has listed
         self._known: dict[str, str] = {}
         if not root.traits.has_versions:
             files = root.files() if root.is_folder() else iter(())
@@ -54,11 +57,11 @@ class Pins:
 
     def check_all(self) -> None:
         """Raises SourceChangedError if any file of the source is not as it was, MissingError if the source is gone."""
-        if not self._chosen.root.exists():
+        if not self._root.exists():
             raise MissingError(
                 f"{self._chosen.path} is not there any more; what was planned of it cannot be read"
             )
-        if source_state(self._chosen.root, self._chosen.computed) != self._state:
+        if source_state(self._root, self._chosen.computed) != self._state:
             raise self._changed()
 
     def check(self, files: Iterator[tuple[str, str]]) -> None:
@@ -121,7 +124,11 @@ class Results:
         """CRC-64/NVME of a box of a tensor, if it is all of one whose digest the source recorded."""
         return self.digests.get(name) if box == Box.full(self._specs[name].shape) else None
 
-    def read(self, name: str, box: Box, start: int, stop: int) -> Iterator[bytes]:
+    def is_seekable(self, name: str) -> bool:
+        """True if a part of a tensor is read without what is before it."""
+        return is_seekable(self._result(name).side.stored.encoding)
+
+    def read(self, name: str, box: Box, start: int, stop: int) -> Iterator[Octets]:
         """Bytes ``start:stop`` of a box of a tensor, row-major.
 
         A digest that the source recorded is compared where all of the tensor is read, before its last bytes are handed over. Raises
@@ -133,7 +140,7 @@ class Results:
             self._pins.check_all()  # a source that is gone, or changed, explains what was found
             raise
 
-    def _checked(self, name: str, box: Box, start: int, stop: int) -> Iterator[bytes]:
+    def _checked(self, name: str, box: Box, start: int, stop: int) -> Iterator[Octets]:
         spec, found = self._specs[name], self._result(name)
         stream, shifted = self._bytes(name, box)
         is_all = (start, stop) == (0, stream.nbytes)
