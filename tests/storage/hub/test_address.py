@@ -64,10 +64,10 @@ def test_a_token_in_an_address_is_not_repeated() -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("revision", ["a b", "-x", "a..b", "a%2F%2Fb", "a%2F", "a%0A", "x^", "a:b"])
+@pytest.mark.parametrize("revision", ["a%2F%2Fb", "a%2F", "a%0A", ".."])
 def test_a_revision_that_git_would_refuse_is_refused(revision: str) -> None:
     with pytest.raises(
-        StorageError, match="cannot be a revision; expected a branch, a tag or a commit"
+        StorageError, match=r"has an empty part|has the control character|has the part"
     ):
         parse_hub(f"hf://org/name@{revision}")
 
@@ -87,13 +87,12 @@ def test_a_bucket_of_the_hub_is_one_of_its_s3_interface(
     settings = tmp_path / "buckets.toml"
     settings.write_text('["s3://run"]\nendpoint = "https://s3.hf.co/org"\n')
     monkeypatch.setenv("RESHARD_BUCKETS", str(settings))
-    assert bucket_url("hf://buckets/org/run/step/7/") == "s3://run/step/7"
-    assert bucket_url("hf://buckets/org/run") == "s3://run"
-    assert bucket_url("hf://org/run/step") is None
+    assert bucket_url("org", "run/step/7/") == "s3://run/step/7"
+    assert bucket_url("org", "run") == "s3://run"
     with pytest.raises(
         StorageError, match="no endpoint of the namespace 'other' is set for s3://run/a"
     ):
-        bucket_url("hf://buckets/other/run/a")
+        bucket_url("other", "run/a")
 
 
 def test_a_bucket_without_an_endpoint_is_refused_with_the_settings(
@@ -102,7 +101,7 @@ def test_a_bucket_without_an_endpoint_is_refused_with_the_settings(
     for name in ("RESHARD_BUCKETS", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(StorageError) as caught:
-        bucket_url("hf://buckets/org/run/step")
+        bucket_url("org", "run/step")
     assert (
         'name a file in RESHARD_BUCKETS with the table ["s3://run"] and in it endpoint = "https://s3.hf.co/org"'
         in str(caught.value)
