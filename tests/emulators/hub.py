@@ -172,6 +172,7 @@ class _Request(BaseHTTPRequestHandler):
     hub: Hub
     server_name: str
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else short answers wait for 40 ms
 
     def log_message(self, *_: object) -> None:
         """Says nothing."""
@@ -347,6 +348,8 @@ def lend(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setenv("HF_HOME", str(home))
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))

@@ -24,7 +24,7 @@ MAIN = "main"
 
 _NAME = r"(?![^/@]*(?:--|\.\.))[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _NO_NAMESPACE = "(?!(?:model|dataset|space|bucket|kernel)s?/)"
-_OF_SLASHES = r"refs/pr/\d+|refs/convert/[\w.-]+"
+_OF_SLASHES = r"refs/pr/\d+|refs/convert/[A-Za-z0-9_.-]+"
 _ADDRESS = re.compile(rf"(?is)hf://(?:(models|datasets|spaces)/)?({_NO_NAMESPACE}{_NAME}/{_NAME})(?:@({_OF_SLASHES}|[^/@]+))?(?:/(.*))?")  # fmt: skip
 BUCKET_OF_HUB = re.compile(rf"(?is)hf://buckets/({_NAME})/({_NAME}(?:/.*)?)")
 
@@ -44,8 +44,7 @@ class HubAddress(Struct, frozen=True):
     path: str = ""
 
     def __str__(self) -> str:
-        has_slashes = re.fullmatch(_OF_SLASHES, self.revision)
-        revision = self.revision if has_slashes else quote(self.revision, safe="")
+        revision = quote(self.revision, safe="/" if re.fullmatch(_OF_SLASHES, self.revision) else "")  # fmt: skip
         at, below = "" if revision == MAIN else f"@{revision}", self.path and f"/{self.path}"
         return f"hf://{'' if self.kind == 'models' else f'{self.kind}/'}{self.repo}{at}{below}"
 
@@ -75,8 +74,7 @@ def bucket_url(namespace: str, below: str) -> str:
     elsewhere would be another one.
     """
     url, name = format_url(*parse_url(f"s3://{below}")), below.partition("/")[0]
-    endpoint = CLOUDS["s3"].endpoint(dict(settings_for(url).options)).rstrip("/")
-    if not endpoint.endswith(f"/{namespace}"):
+    if not CLOUDS["s3"].endpoint(dict(settings_for(url).options)).rstrip("/").endswith(f"/{namespace}"):  # fmt: skip
         raise StorageError(
             f"hf://buckets/{namespace}/{below} is reached through the S3 interface of the hub, and no endpoint of the namespace "
             f"{namespace!r} is set for {url}; make S3 credentials of a token of the hub, and name a file in {VARIABLE} with the table "

@@ -75,16 +75,15 @@ def ask(at: HubAddress, counted: Requests, attempt: Attempt, take: Callable[[Res
     while True:
         try:
             url, headers = attempt()
-            headers["user-agent"] = f"reshard/{__version__}"
             token = library().utils.get_token_to_send(None)
             if token and url.startswith(hub):  # no other server gets it
                 headers["authorization"] = f"Bearer {token}"
-            options = {"headers": headers, "timeout": STALL_S, "follow_redirects": True}
+            options = {"headers": {"user-agent": f"reshard/{__version__}", **headers}, "timeout": STALL_S, "follow_redirects": True}  # fmt: skip
             with library().get_session().stream("GET", url, **options) as answer:
                 if answer.is_success:
                     return take(answer)
                 is_of_hub = str(answer.url).startswith(hub)
-                is_final, failed = is_of_hub and answer.status_code not in _BUSY, _refusal(answer)
+                is_final, failed = is_of_hub and answer.status_code not in _BUSY, _refusal(answer, is_of_hub)  # fmt: skip
         except ReshardError:
             raise
         except Exception as error:  # noqa: BLE001  an answer may be anything, and no header may hold the token
@@ -95,11 +94,13 @@ def ask(at: HubAddress, counted: Requests, attempt: Attempt, take: Callable[[Res
         pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
-def _refusal(answer: Response) -> Exception:
+def _refusal(answer: Response, is_of_hub: bool) -> Exception:
     """The answer as an error whose text ``bucket_error`` understands."""
     code, said = (answer.headers.get(f"x-error-{name}", "") for name in ("code", "message"))
-    has_token = "authorization" in answer.request.headers
+    has_token, status = "authorization" in answer.request.headers, answer.status_code
     unnamed = {401: "InvalidToken" if has_token else "RepoNotFound", 403: "ForbiddenByHub", 404: "RepoNotFound"}  # fmt: skip
-    code = code if code in OF_HUB else unnamed.get(answer.status_code, code)
+    code = code if code in OF_HUB else unnamed.get(status, code)
     said = f"{said}; {'a' if has_token else 'no'} token was sent".removeprefix("; ")
-    return ValueError(f"HTTP status: {answer.status_code} <Code>{code}</Code><Message>{said}</Message>")  # fmt: skip
+    if not is_of_hub:  # it has no reason to refuse what the hub signed: it fails
+        code, said, status = answer.url.host, f"status {status}", 503
+    return ValueError(f"HTTP status: {status} <Code>{code}</Code><Message>{said}</Message>")

@@ -188,15 +188,13 @@ def _sha(found: Any) -> str:
 
 def _asked(at: HubAddress, counted: Requests, about: str, query: str, parse: Callable[[Any], T]) -> tuple[T, str]:  # fmt: skip
     """An answer of the API about a revision, and the query of its next page; "" if there is none."""
-    begin = f"{client.endpoint()}/api/{at.kind}/{at.repo}/{about}"
+    url = f"{client.endpoint()}/api/{at.kind}/{at.repo}/{about}/{quote(at.revision, safe='')}?{query}"  # fmt: skip
 
     def take(answer: Response) -> tuple[T, str]:
         body = b"".join(islice(answer.iter_bytes(1 << 16), 1 << 10))  # at most 64 MiB
         # Only the query of the next page, since a hub behind another name may link to its own.
-        following = urlsplit(answer.links.get("next", {}).get("url", "")).query
-        return parse(json.decode(body)), following
+        return parse(json.decode(body)), urlsplit(answer.links.get("next", {}).get("url", "")).query
 
-    url = f"{begin}/{quote(at.revision, safe='')}?{query}"
     return client.ask(at, counted, lambda: (url, {}), take)
 
 
