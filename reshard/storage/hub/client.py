@@ -75,8 +75,8 @@ def ask(at: HubAddress, counted: Requests, attempt: Attempt, take: Callable[[Res
     while True:
         try:
             url, headers = attempt()
-            token = library().utils.get_token_to_send(None)
-            if token and url.startswith(hub):  # no other server gets it
+            # No other server gets the token.
+            if url.startswith(hub) and (token := library().utils.get_token_to_send(None)):
                 headers["authorization"] = f"Bearer {token}"
             options = {"headers": {"user-agent": f"reshard/{__version__}", **headers}, "timeout": STALL_S, "follow_redirects": True}  # fmt: skip
             with library().get_session().stream("GET", url, **options) as answer:
@@ -99,7 +99,7 @@ def _refusal(answer: Response, is_of_hub: bool) -> Exception:
     code, said = (answer.headers.get(f"x-error-{name}", "") for name in ("code", "message"))
     has_token, status = "authorization" in answer.request.headers, answer.status_code
     unnamed = {401: "InvalidToken" if has_token else "RepoNotFound", 403: "ForbiddenByHub", 404: "RepoNotFound"}  # fmt: skip
-    code = code if code in OF_HUB else unnamed.get(status, code)
+    code = code if code in OF_HUB else unnamed.get(status, code or f"status {status}")
     said = f"{said}; {'a' if has_token else 'no'} token was sent".removeprefix("; ")
     if not is_of_hub:  # it has no reason to refuse what the hub signed: it fails
         code, said, status = answer.url.host, f"status {status}", 503

@@ -90,7 +90,7 @@ class HubStore(Struct, frozen=True):
         cached = os.path.realpath(_cache_of(file) / "snapshots" / file.revision / path)
         if LOCAL.status(cached) == FileStatus("file", found.nbytes):
             return LOCAL.open(cached, what=what)
-        return _opened(client.page_of(file), file, found, what)
+        return HubFile(file, found, what)
 
     def view(self, _folder: str, /) -> HubStore:
         return self
@@ -103,33 +103,29 @@ class HubStore(Struct, frozen=True):
 
 
 class HubFile(RangedFile):
-    """A file of one commit. Safe from any thread."""
+    """A file of one commit."""
 
-    def __init__(self, page: str, file: HubAddress, found: FileStatus, what: str) -> None:
+    def __init__(self, file: HubAddress, found: FileStatus, what: str) -> None:
         super().__init__(str(file), found.version, found.nbytes, what)
         self._file = file
-        self._url_at_hub = f"{page}/resolve/{file.revision}/{quote(file.path)}"
-        self._url_elsewhere = ""
+        self._at_hub = f"{client.page_of(file)}/resolve/{file.revision}/{quote(file.path)}"
+        self._elsewhere = _elsewhere(self._at_hub)
 
     def _get(self, offset: int, out: memoryview) -> int:
         done, end = 0, offset + len(out)
-        urls = iter(
-            [self._url_elsewhere or self._url_at_hub]
-        )  # one elsewhere is signed, and expires
+        urls = iter([*self._elsewhere])  # tried once: it is signed, and expires
 
         def attempt() -> tuple[str, dict[str, str]]:
             # A range of a compressed body would be none of the file.
             headers = {"range": f"bytes={offset + done}-{end - 1}", "accept-encoding": "identity"}
-            return next(urls, self._url_at_hub), headers
+            return next(urls, self._at_hub), headers
 
         def take(answer: Response) -> None:
             nonlocal done
             self._check(answer)
-            asked, told = (
-                f"206 bytes {offset + done}-{end - 1}/{self._nbytes} identity",
-                answer.headers,
-            )
-            sent = f"{answer.status_code} {told.get('content-range')} {told.get('content-encoding', 'identity')}"
+            asked = f"206 bytes {offset + done}-{end - 1}/{self._nbytes} identity"
+            encoding = answer.headers.get("content-encoding", "identity")
+            sent = f"{answer.status_code} {answer.headers.get('content-range')} {encoding}"
             for data in answer.iter_raw() if sent == asked else ():
                 done += len(data)
                 if done > len(out):
@@ -147,19 +143,19 @@ class HubFile(RangedFile):
 
     def _check(self, answer: Response) -> None:
         """Raises an error if the hub names another commit or content; notes the server that has the bytes."""
-        for told in (one.headers for one in (*answer.history, answer)):
+        # A server elsewhere has no commits; a hub of others may have hashes of its own.
+        for told in (a.headers for a in (*answer.history, answer) if "x-repo-commit" in a.headers):
             tag = told.get("x-linked-etag", told.get("etag", "")).removeprefix("W/").strip('"')
-            # A server elsewhere has no commits; a hub of others may have hashes of its own.
-            is_other = tag != self._version and len(tag) == len(self._version)
-            if "x-repo-commit" in told and (
-                is_other or told["x-repo-commit"] != self._file.revision
-            ):
+            is_same = tag == self._version or len(tag) != len(self._version)
+            if told["x-repo-commit"] != self._file.revision or not is_same:
                 raise self._changed("the hub names another commit or ETag for it now")
-        is_of_hub = str(answer.url).startswith(f"{client.endpoint()}/")
-        self._url_elsewhere = "" if is_of_hub else str(answer.url)
+        self._elsewhere[:] = [] if str(answer.url).startswith(f"{client.endpoint()}/") else [str(answer.url)]  # fmt: skip
 
 
-_opened = lru_cache(4096)(HubFile)
+@lru_cache(4096)
+def _elsewhere(_url_at_hub: str) -> list[str]:
+    """The URL of a file at another server, once the hub has named it: the hub is asked once for all ranges."""
+    return []
 
 
 @lru_cache(16)

@@ -1,4 +1,4 @@
-"""A repository with a large and a small file on a hub, and little patience: what keeps failing ends within a second."""
+"""A repository with a large and a small file on a hub, and short pauses."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def commit(hub: Hub) -> str:
 
 
 @pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.02)
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "RETRY_S", 0.4)
-    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.05)
+    """What keeps failing ends within a second."""
+    monkeypatch.setattr(client, "RETRY_S", 0.3)
