@@ -224,7 +224,10 @@ def test_the_command_migrates_and_serves_nothing(
     monkeypatch.chdir(tmp_path)
     url = f"sqlite:///{tmp_path / 'state' / 'records.sqlite'}"
     (tmp_path / "state").mkdir()
-    for said in (f"{url}: did the migrations 0001, 0002, 0003, {HEAD}\n", f"{url}: nothing to migrate\n"):
+    for said in (
+        f"{url}: did the migrations 0001, 0002, 0003, {HEAD}\n",
+        f"{url}: nothing to migrate\n",
+    ):
         assert run(["serve", "--migrate", "--state", "state"]) == 0
         assert capsys.readouterr() == (said, "")
 
