@@ -51,7 +51,7 @@ def _views(request: Request) -> RecordedViews:
 
 Views = Annotated[RecordedViews, Depends(_views)]
 ViewName = Annotated[Name, Path(description="Name of a view.")]
-Before = Annotated[int | None, Query(ge=0, le=LARGEST_STEP, description="Only steps before this one.")]  # fmt: skip
+Before = Annotated[int | None, Query(ge=0, le=LARGEST_STEP, description="Only earlier steps.")]
 Asked = Annotated[str, Query(max_length=40, description="An id, or main.")]
 
 

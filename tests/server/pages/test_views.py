@@ -21,7 +21,7 @@ import reshard
 from tests.server.pages.browser import Browser
 from tests.server.served import Served
 from tests.server.tokens import TOKENS, token_documents
-from tests.server.views.run import files_of, put, revisions, save_step
+from tests.server.views.run import put, revisions, save_step, views_of
 
 NO_RULE = {"map": [{"from": "params/none", "to": "w"}]}
 
@@ -109,7 +109,8 @@ def test_only_views_whose_sources_may_be_read(
 def test_files_are_downloaded_with_the_session(served: Served, ann: Browser, run: Path) -> None:
     assert put(served, step="latest", file_bytes=64).status_code == 201
     page = ann.go("/views/v")
-    expected = files_of(run / "2", file_bytes=64)
+    with reshard.open_view(run / "2", file_bytes=64) as view:
+        expected = {path: b"".join(file.read()) for path, file in view.files.items()}
     links = [link for link in page.links if link.startswith("/hf/")]
     commit = revisions(served)[0]["commit"]
     assert links == [f"/hf/views/v/resolve/{commit}/{path}" for path in expected]
@@ -217,7 +218,7 @@ def test_the_commands_without_tokens(serve: Callable[..., Served], tmp_path: Pat
 def test_readers(served: Served, ann: Browser, signed_in: Callable[[str], Browser]) -> None:
     assert put(served, step="latest").status_code == 201
     assert "Your token does not read it" in ann.go("/views/v").text
-    views: RecordedViews = served.app.state.catalogue
+    views = views_of(served)
     caller = served.app.state.services.tokens.named("ann")
     found = served.portal.call(views.find, caller, "v")
     streams = [views.loads.counted(found, who, iter([bytes(20_480)] * 2)) for who in ("ann", "bob")]
