@@ -18,6 +18,7 @@ from reshard.formats.computed.tensors import (
     computed_tensor,
 )
 from reshard.geometry.grid import Box, Grid
+from reshard.geometry.turned_copy import turned_copy
 from reshard.layout.changes import Changes
 from reshard.layout.tensor_spec import TensorSpec
 from reshard.maps.given_map import GivenMap
@@ -86,6 +87,11 @@ class PiecesFormula(Formula, frozen=True):
     def is_opaque(self) -> bool:
         return not any(piece.is_computed for piece in self.pieces)
 
+    @property
+    def window_elements(self) -> int:
+        """More of turned pieces: a narrow window takes a part of each line of the cache that it touches."""
+        return 1 << 18 if any(map(_is_turned, self.pieces)) else super().window_elements
+
     def boxes(self, box: Box) -> Sequence[Box]:
         return [_needed(piece, box) for piece in self.pieces if piece.fill is None]
 
@@ -99,7 +105,7 @@ class PiecesFormula(Formula, frozen=True):
                     if piece.is_computed:
                         cast_into(to, found, saturate=piece.saturate, arithmetic=piece.arithmetic)
                     else:
-                        to[...] = found
+                        turned_copy(to, found)
 
 
 def _needed(piece: Piece, box: Box) -> Box:

@@ -7,17 +7,20 @@ open, so that a chunk that is read in order, in one request or in many, is decod
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from weakref import finalize
 
 from reshard.views.view_file import ViewFile
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 1 << 20
+MORE_SLOTS = 32
+"""Memory for blocks that are made or sent while the cache is full."""
+
 MOST_DECODERS = 32
 """Decoders that wait for a next block; each keeps its buffers."""
 
-Block = tuple[memoryview, ...]
 Key = tuple[str, int]
 
 
@@ -27,21 +30,19 @@ class Blocks:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._bytes = 0
+        self._memory = _Slots(most_bytes // BLOCK_BYTES + MORE_SLOTS)
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[Key, Future[Block]] = OrderedDict()
+        self._blocks: OrderedDict[Key, Future[memoryview]] = OrderedDict()
         self._decoders: OrderedDict[Key, _Decoder] = OrderedDict()
 
     def read(self, file: ViewFile, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Bytes ``start:stop`` of a file, in pieces; errors as for ``ViewFile.read``."""
         stop = file.nbytes if stop is None else min(stop, file.nbytes)
         start = max(0, start)
-        for number in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
+        end = -(-stop // BLOCK_BYTES)
+        for number in range(start // BLOCK_BYTES, end):
             at = number * BLOCK_BYTES
-            for piece in self._block(file, number):
-                wanted = piece[max(0, start - at) : max(0, stop - at)]
-                at += len(piece)
-                if len(wanted):
-                    yield wanted
+            yield self._block(file, number, end)[max(0, start - at) : stop - at]
 
     def close(self) -> None:
         """Closes the decoders."""
@@ -51,27 +52,30 @@ class Blocks:
         for decoder in decoders:
             decoder.close()
 
-    def _block(self, file: ViewFile, number: int) -> Block:
+    def _block(self, file: ViewFile, number: int, end: int) -> memoryview:
+        """A block of a file; one that is decoded anew reads on up to block ``end``, or up to the end of a file that is cheap in order only."""
         key = (file.tag, number)
         with self._lock:
             known = self._blocks.get(key)
             if known is None:
-                mine = self._blocks[key] = Future[Block]()
+                mine = self._blocks[key] = Future[memoryview]()
                 decoder = self._decoders.pop(key, None)
             else:
                 self._blocks.move_to_end(key)
         if known is not None:
             return known.result()
         try:
-            decoder = decoder or _Decoder(file, number * BLOCK_BYTES)
-            block = decoder.take(BLOCK_BYTES)
+            if decoder is None:
+                stop = min(end * BLOCK_BYTES, file.nbytes) if file.is_seekable else file.nbytes
+                decoder = _Decoder(file, number * BLOCK_BYTES, stop)
+            block = decoder.take(self._memory)
         except BaseException as error:
             with self._lock:
                 self._blocks.pop(key, None)
             mine.set_exception(error)
             raise
         mine.set_result(block)
-        self._keep(sum(map(len, block)), (file.tag, number + 1), decoder)
+        self._keep(len(block), (file.tag, number + 1), decoder)
         return block
 
     def _keep(self, nbytes: int, following: Key, decoder: _Decoder) -> None:
@@ -79,12 +83,9 @@ class Blocks:
         dropped = [] if not decoder.is_over else [decoder]
         with self._lock:
             self._bytes += nbytes
-            for old, block in list(self._blocks.items()):
-                if self._bytes <= self._most_bytes:
-                    break
-                if block.done():
-                    del self._blocks[old]
-                    self._bytes -= sum(map(len, block.result()))
+            while self._bytes > self._most_bytes:
+                old = next(key for key, block in self._blocks.items() if block.done())
+                self._bytes -= len(self._blocks.pop(old).result())
             if not decoder.is_over:
                 if (other := self._decoders.pop(following, None)) is not None:
                     dropped.append(other)
@@ -96,32 +97,58 @@ class Blocks:
 
 
 class _Decoder:
-    """A file that is read on from an offset; used by one thread at a time."""
+    """Bytes ``start:stop`` of a file, which are read in order; used by one thread at a time."""
 
-    def __init__(self, file: ViewFile, start: int) -> None:
-        self._left = file.nbytes - start
-        self._pieces = file.read(start)
+    def __init__(self, file: ViewFile, start: int, stop: int) -> None:
+        self._left = stop - start
+        self._pieces = file.read(start, stop)
         self._rest = memoryview(b"")
 
     @property
     def is_over(self) -> bool:
         return self._left == 0
 
-    def take(self, nbytes: int) -> Block:
-        """The next bytes, fewer only at the file's end."""
-        nbytes = min(nbytes, self._left)
-        found: list[memoryview] = []
-        wanted = nbytes
-        while wanted:
+    def take(self, memory: _Slots) -> memoryview:
+        """The next block, smaller only at the end."""
+        block = memory.take()[: min(BLOCK_BYTES, self._left)]
+        at = 0
+        while at < len(block):
             if not len(self._rest):
                 self._rest = memoryview(next(self._pieces))
-            found.append(self._rest[:wanted])
-            wanted -= len(found[-1])
-            self._rest = self._rest[len(found[-1]) :]
-        self._left -= nbytes
-        return tuple(found)
+            part = self._rest[: len(block) - at]
+            block[at : at + len(part)] = part
+            at, self._rest = at + len(part), self._rest[len(part) :]
+        self._left -= at
+        return block
 
     def close(self) -> None:
         close = getattr(self._pieces, "close", None)
         if close is not None:
             close()
+
+
+class _Slots:
+    """Memory for blocks, each of which is used again once nothing refers to it.
+
+    malloc would keep up to twice the memory of the blocks (measured), since they are freed in another order, and by other threads, than they
+    are made.
+    """
+
+    def __init__(self, count: int) -> None:
+        import numpy as np
+
+        self._all = np.empty((count, BLOCK_BYTES), np.uint8)
+        self._free = deque(range(count))
+
+    def take(self) -> memoryview:
+        """Memory of one block. More than there are slots are made singly: blocks that slow clients keep."""
+        import numpy as np
+
+        try:
+            number = self._free.pop()
+        except IndexError:
+            return np.empty(BLOCK_BYTES, np.uint8).data
+        slot = self._all[number]
+        finalize(slot, self._free.append, number).atexit = False
+        found: memoryview = slot.data
+        return found

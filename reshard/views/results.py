@@ -23,14 +23,17 @@ from reshard.engine.decode.box_plan import StoredBox
 from reshard.engine.decode.chunk_reader import check_recorded
 from reshard.errors import MissingError, ReshardError, SourceChangedError
 from reshard.formats.base import Reader
+from reshard.formats.codecs import is_seekable
 from reshard.formats.computed.tensors import ComputedChunks
 from reshard.formats.registry import CheckpointPath
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.piece import Piece
+from reshard.planning.piece import Piece as SourcePiece
 from reshard.storage.location import file_state
 from reshard.streaming.tensor_stream import BoxBytes, files_of_box
+
+Piece = bytes | memoryview
 
 MOST_OPEN = 1024
 """Tensors whose plan of reading is kept; it is made again for others."""
@@ -100,10 +103,10 @@ class Results:
     def __init__(self, reader: Reader, content: TargetContent, pins: Pins, max_memory: int) -> None:
         self._reader = reader
         self._specs = {n: t.spec for n, t in content.checkpoint.tensors.items()}
-        pieces: dict[str, list[Piece]] = defaultdict(list)
+        pieces: dict[str, list[SourcePiece]] = defaultdict(list)
         for wanted in content.wanted_pieces:
             pieces[wanted.piece.target].append(wanted.piece)
-        self._pieces: Mapping[str, Sequence[Piece]] = pieces
+        self._pieces: Mapping[str, Sequence[SourcePiece]] = pieces
         self._pins = pins
         self._max_memory = max_memory
         self._result = lru_cache(MOST_OPEN)(self._found)
@@ -121,7 +124,11 @@ class Results:
         """CRC-64/NVME of a box of a tensor, if it is all of one whose digest the source recorded."""
         return self.digests.get(name) if box == Box.full(self._specs[name].shape) else None
 
-    def read(self, name: str, box: Box, start: int, stop: int) -> Iterator[bytes]:
+    def is_seekable(self, name: str) -> bool:
+        """True if a part of a tensor is read without what is before it."""
+        return is_seekable(self._result(name).side.stored.encoding)
+
+    def read(self, name: str, box: Box, start: int, stop: int) -> Iterator[Piece]:
         """Bytes ``start:stop`` of a box of a tensor, row-major.
 
         A digest that the source recorded is compared where all of the tensor is read, before its last bytes are handed over. Raises
@@ -133,7 +140,7 @@ class Results:
             self._pins.check_all()  # a source that is gone, or changed, explains what was found
             raise
 
-    def _checked(self, name: str, box: Box, start: int, stop: int) -> Iterator[bytes]:
+    def _checked(self, name: str, box: Box, start: int, stop: int) -> Iterator[Piece]:
         spec, found = self._specs[name], self._result(name)
         stream, shifted = self._bytes(name, box)
         is_all = (start, stop) == (0, stream.nbytes)
@@ -167,7 +174,7 @@ class Results:
         reader = replace(self._reader, chunks=ComputedChunks(self._reader, {name: made}))
         return _Result(reader, StoredBox.whole(made.stored), (0,) * len(spec.shape))
 
-    def _is_whole(self, name: str, pieces: Sequence[Piece]) -> bool:
+    def _is_whole(self, name: str, pieces: Sequence[SourcePiece]) -> bool:
         spec, (piece, *others) = self._specs[name], pieces
         return (
             not others
@@ -177,7 +184,7 @@ class Results:
         )
 
 
-def _is_box(piece: Piece, spec: TensorSpec) -> bool:
+def _is_box(piece: SourcePiece, spec: TensorSpec) -> bool:
     """True if a tensor is a box of a source tensor, in its order; it may be cast."""
     return (
         piece.fill is None

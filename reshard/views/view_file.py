@@ -13,7 +13,7 @@ from reshard.checksums.crc import CRC32C, CRC64NVME, crc_of_parts
 from reshard.checksums.sums import digest_of_bytes
 from reshard.geometry.grid import Box
 from reshard.storage.location import Location
-from reshard.views.results import Results
+from reshard.views.results import Piece, Results
 
 _CRC_BYTES = 4
 PIECE_BYTES = 1 << 20
@@ -56,7 +56,12 @@ class ViewFile(Struct, frozen=True, dict=True):
         """True if the file was made when the view was planned."""
         return self.known is not None
 
-    def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+    @cached_property
+    def is_seekable(self) -> bool:
+        """True if a range costs no more than its bytes; else chunks are decoded from their beginning."""
+        return all(self.results.is_seekable(segment.name) for segment in self.segments)
+
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[Piece]:
         """Bytes ``start:stop`` in order, in pieces of any length; only the chunks of this range are read.
 
         Raises CorruptError for chunks with wrong bytes, SourceChangedError if the source was changed since the view was planned,
@@ -80,7 +85,7 @@ class ViewFile(Struct, frozen=True, dict=True):
             yield from self._content(start, content)
         yield crc.to_bytes(_CRC_BYTES, "little")[max(0, start - content) : stop - content]
 
-    def _content(self, start: int, stop: int) -> Iterator[bytes]:
+    def _content(self, start: int, stop: int) -> Iterator[Piece]:
         if start < len(self.head):
             yield self.head[start:stop]
         first = bisect_right(self._starts, max(start, len(self.head))) - 1
@@ -122,7 +127,7 @@ class ViewFile(Struct, frozen=True, dict=True):
         return crc_of_parts(CRC64NVME, parts, self.nbytes)
 
 
-def _read(place: Location, start: int, stop: int) -> Iterator[bytes]:
+def _read(place: Location, start: int, stop: int) -> Iterator[Piece]:
     with closing(place.open()) as file:
         while start < stop:
             piece = file.read(start, min(PIECE_BYTES, stop - start))
