@@ -1,0 +1,206 @@
+"""Stock clients of hubs and buckets, unmodified, load the files of views: each as a conversion writes it, by whichever client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from safetensors import safe_open
+
+import reshard
+from tests.oracles.oracle import Oracle, RefusedError
+from tests.server.faces.viewed import VIEWS, Programs, convert, put_views, save_config, save_llama, sums, variables  # fmt: skip
+from tests.server.live import Live, live
+
+
+class World:
+    """A server with views, their files as conversions write them, and clients in the environment of their users."""
+
+    def __init__(self, server: Live, folder: Path, converted: dict[str, Path], loading: Oracle, models: Oracle) -> None:  # fmt: skip
+        self.server, self.folder, self.converted = server, folder, converted
+        self.loading, self.models = loading, models
+        self.programs = Programs(variables(server.url, folder / "home"))
+
+    def bytes_of(self, view: str, path: str) -> bytes:
+        return (self.converted[view] / path).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("viewed")
+    data = folder / "data"
+    save_llama(data / "run" / "10")
+    save_config(data / "model")
+    with live(folder) as server:
+        loading = Oracle("torch", variables=variables(server.url, folder / "new-home"), program="loading")  # fmt: skip
+        models = Oracle("models", variables=variables(server.url, folder / "old-home"))
+        loading.ask("save_unet", folder=str(data / "unet-files"))
+        reshard.convert(data / "unet-files", data / "unet", to="orbax", mesh="data=4,model=2")
+        converted = {name: convert(data, name, folder / "converted" / name) for name in VIEWS}
+        put_views(server, *VIEWS)
+        yield World(server, folder, converted, loading, models)
+        loading.close()
+        models.close()
+
+
+def by_hf(w: World, view: str, folder: Path) -> dict[str, str]:
+    w.programs.said("torch", "hf", "download", f"views/{view}", "--local-dir", folder)
+    return sums(folder)
+
+
+def by_older_hf(w: World, view: str, folder: Path) -> dict[str, str]:
+    w.programs.said("models", "hf", "download", f"views/{view}", "--local-dir", folder)
+    return sums(folder)
+
+
+def by_aws_sync(w: World, view: str, folder: Path) -> dict[str, str]:
+    w.programs.said("models", "aws", "s3", "sync", f"s3://views/{view}", folder)
+    return sums(folder)
+
+
+def by_aws_cp(w: World, view: str, folder: Path) -> dict[str, str]:
+    w.programs.said("models", "aws", "s3", "cp", "--recursive", f"s3://views/{view}/", folder)
+    return sums(folder)
+
+
+def by_rclone(w: World, view: str, folder: Path) -> dict[str, str]:
+    w.programs.said("models", "rclone", "copy", f"server:views/{view}", folder)
+    w.programs.said("models", "rclone", "check", "--download", f"server:views/{view}", folder)
+    return sums(folder)
+
+
+def ask(oracle: Oracle, function: str, **arguments: Any) -> dict[str, str]:
+    found: dict[str, str] = oracle.ask(function, **arguments)
+    return found
+
+
+DOWNLOADS: dict[str, Callable[[World, str, Path], dict[str, str]]] = {
+    "hf 2": by_hf,
+    "hf 0.36": by_older_hf,
+    "snapshot_download 2": lambda w, view, _: ask(w.loading, "snapshot", repository=f"views/{view}"),
+    "snapshot_download 0.36": lambda w, view, _: ask(w.models, "snapshot", repository=f"views/{view}"),
+    "aws s3 sync": by_aws_sync,
+    "aws s3 cp": by_aws_cp,
+    "rclone": by_rclone,
+    "boto3": lambda w, view, _: ask(w.loading, "boto3_files", bucket="views", prefix=f"{view}/", page=3),
+    "obstore": lambda w, view, _: ask(w.models, "obstore_files", bucket="views", prefix=view),
+    "s3fs": lambda w, view, folder: ask(w.models, "s3fs_files", path=f"views/{view}", folder=str(folder)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("download", DOWNLOADS.values(), ids=DOWNLOADS)
+def test_each_client_downloads_what_a_conversion_writes(
+    world: World, tmp_path: Path, download: Callable[[World, str, Path], dict[str, str]]
+) -> None:
+    for view in ("llama", "unet"):
+        assert download(world, view, tmp_path / view) == sums(world.converted[view])
+
+
+def test_versions_are_those_that_are_meant(world: World) -> None:
+    assert world.loading.ask("version").startswith("2.")
+    assert world.models.ask("version").startswith("0.36.")
+
+
+FILE = "model-00002-of-00006.safetensors"
+BOUNDS = [[0, 8], [7, 5000], [5000, 5001], [9000, 19_000], [18_000, 19_040]]
+
+
+def test_ranges(world: World) -> None:
+    whole = world.bytes_of("llama", FILE)
+    assert len(whole) == 19_040
+    wanted = [whole[start:end] for start, end in BOUNDS]
+    for oracle in (world.loading, world.models):
+        assert oracle.ask("ranges", path=f"views/llama/{FILE}", bounds=BOUNDS) == wanted
+    path = {"bucket": "views", "key": f"llama/{FILE}"}
+    assert world.models.ask("obstore_ranges", **path, bounds=BOUNDS) == wanted
+    assert world.models.ask("s3fs_ranges", path=f"views/llama/{FILE}", bounds=BOUNDS) == wanted
+
+
+def test_lists(world: World) -> None:
+    sizes = {path.name: path.stat().st_size for path in world.converted["llama"].iterdir()}
+    for oracle in (world.loading, world.models):
+        listed = oracle.ask("listed", path="views/llama")
+        assert listed == {f"views/llama/{name}": nbytes for name, nbytes in sizes.items()}
+        about = oracle.ask("about", repository="views/llama")
+        assert (about["files"], sorted(about["siblings"])) == (sizes, sorted(sizes))
+    assert world.models.ask("s3fs_folders", path="views") == [f"views/{name}" for name in sorted(VIEWS)]  # fmt: skip
+    said = world.programs.said("models", "aws", "s3", "ls", "s3://views/llama/")
+    assert {line.split()[3]: int(line.split()[2]) for line in said.splitlines()} == sizes
+    said = world.programs.said("models", "rclone", "lsf", "--dirs-only", "server:views")
+    assert said.split() == [f"{name}/" for name in sorted(VIEWS)]
+    deep = world.models.ask("obstore_files", bucket="views", prefix="orbax")
+    assert any("/" in name for name in deep)
+
+
+def test_transformers_computes_the_same_logits(world: World) -> None:
+    found = world.loading.ask("logits", place="views/llama")
+    assert found == world.loading.ask("logits", place=str(world.converted["llama"]))
+    assert found[1:] == [[], []]
+
+
+def test_diffusers_computes_the_same(world: World) -> None:
+    found = world.loading.ask("denoised", place="views/unet")
+    assert found == world.loading.ask("denoised", place=str(world.converted["unet"]))
+
+
+def test_tensors_by_headers_by_fsspec_and_by_the_streamer_of_vllm(world: World, tmp_path: Path) -> None:  # fmt: skip
+    wanted = world.loading.ask("tensors", folder=str(world.converted["llama"]))
+    assert len(wanted) > 20
+    assert world.loading.ask("tensors_of_repository", repository="views/llama") == wanted
+    pulled = tmp_path / "pulled"
+    found = world.loading.ask("tensors_of_bucket", url="s3://views/llama", folder=str(pulled))
+    assert found == wanted
+    for name in ("config.json", "model.safetensors.index.json"):
+        assert (pulled / name).read_bytes() == world.bytes_of("llama", name)
+    shapes = {name: ["F32", about["shape"]] for name, about in wanted.items()}
+    for oracle in (world.loading, world.models):
+        assert oracle.ask("headers", repository="views/llama") == shapes
+
+
+def test_torch_loads_files_of_its_distributed_checkpoint(world: World, tmp_path: Path) -> None:
+    for download, folder in ((by_hf, tmp_path / "hub"), (by_aws_sync, tmp_path / "bucket")):
+        assert download(world, "dcp", folder) == sums(world.converted["dcp"])
+        found = world.loading.ask("tensors_by_dcp", folder=str(folder))
+        assert found == world.loading.ask("tensors", folder=str(world.converted["llama"]))
+
+
+def test_stock_orbax_restores_what_was_downloaded(world: World, tmp_path: Path) -> None:
+    by_aws_sync(world, "orbax", tmp_path / "bucket")
+    assert by_hf(world, "orbax", tmp_path / "hub").keys() == sums(tmp_path / "bucket").keys()
+    with ocp.StandardCheckpointer() as checkpointer:
+        wanted = checkpointer.restore(world.folder / "data" / "run" / "10")
+        for folder in ("bucket", "hub"):
+            found = checkpointer.restore(tmp_path / folder)
+            paths = {path for path, _ in leaves(found)}
+            assert paths == {path for path, _ in leaves(wanted)}
+            for (path, array), (_, other) in zip(leaves(found), leaves(wanted), strict=True):
+                np.testing.assert_array_equal(array, other, path)
+
+
+def leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
+    if not isinstance(tree, dict):
+        return [(path, np.asarray(tree))]
+    return [leaf for key in sorted(tree) for leaf in leaves(tree[key], f"{path}/{key}")]
+
+
+def test_checksums_are_told_where_they_are_known(world: World) -> None:
+    """boto3 compares them when it downloads (``boto3_files``); of a source without digests none is known of tensors."""
+    import awscrt.checksums
+
+    files = {"unet": ["diffusion_pytorch_model.safetensors", "config.json"], "llama": ["config.json", FILE]}  # fmt: skip
+    for view, names in files.items():
+        told = world.loading.ask("boto3_checksums", bucket="views", keys=[f"{view}/{name}" for name in names])  # fmt: skip
+        for name, text in zip(names, told, strict=True):
+            crc = awscrt.checksums.crc64nvme(world.bytes_of(view, name))
+            assert text == (None if name == FILE else base64_of(crc))
+
+
+def base64_of(crc: int) -> str:
+    import base64
+
+    return base64.b64encode(crc.to_bytes(8, "big")).decode()
