@@ -21,7 +21,7 @@ MORE_SLOTS = 32
 MOST_DECODERS = 32
 """Decoders that wait for a next block; each keeps its buffers."""
 
-Key = tuple[str, int]
+BlockKey = tuple[str, int]
 
 
 class Blocks:
@@ -32,8 +32,8 @@ class Blocks:
         self._bytes = 0
         self._memory = _Slots(most_bytes // BLOCK_BYTES + MORE_SLOTS)
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[Key, Future[memoryview]] = OrderedDict()
-        self._decoders: OrderedDict[Key, _Decoder] = OrderedDict()
+        self._blocks: OrderedDict[BlockKey, Future[memoryview]] = OrderedDict()
+        self._decoders: OrderedDict[BlockKey, _Decoder] = OrderedDict()
 
     def read(self, file: ViewFile, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Bytes ``start:stop`` of a file, in pieces; errors as for ``ViewFile.read``."""
@@ -78,7 +78,7 @@ class Blocks:
         self._keep(len(block), (file.tag, number + 1), decoder)
         return block
 
-    def _keep(self, nbytes: int, following: Key, decoder: _Decoder) -> None:
+    def _keep(self, nbytes: int, following: BlockKey, decoder: _Decoder) -> None:
         """Keeps a block and the decoder behind it; drops those that were not used for the longest time."""
         dropped = [] if not decoder.is_over else [decoder]
         with self._lock:

@@ -28,7 +28,7 @@ from reshard.errors import PlanError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import codec_name
-from reshard.formats.file_map import ChunkChecksum, FileMap
+from reshard.formats.file_map import ChunkChecksum, FileMap, SharedFile
 from reshard.formats.registry import CheckpointPath
 from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.geometry.grid import Box, Grid, Index
@@ -104,19 +104,19 @@ class CheckpointView:
         self, checkpoint: TargetCheckpoint, more: Mapping[str, bytes]
     ) -> Iterator[tuple[str, ViewFile]]:
         files = checkpoint.form.plan(checkpoint)
-        _refuse_sums(files, checkpoint)
+        shared = {path: files.shared_file(path) for path in files.shared}
+        _refuse_sums(files, checkpoint, shared)
         root = locate(self._folder.name)
         made = self._write_known(files, checkpoint, root, more)
         segments = _segments(files, checkpoint)
-        for path in files.shared:
-            shared = files.shared_file(path)
-            head = shared.head
+        for path, file in shared.items():
+            head = file.head
             if path in made:  # written once more, with the digests that are known
                 with_digests = (root / path).open()
                 head = with_digests.read(0, len(head))
                 with_digests.close()
                 made.remove(path)
-            yield path, self._file(path, shared.nbytes, head, segments.pop(path, ()))
+            yield path, self._file(path, file.nbytes, head, segments.pop(path, ()))
         for path, ((nbytes, segment),) in segments.items():
             has_crc = checkpoint.tensors[segment.name].encoding.checksum
             yield path, self._file(path, nbytes, b"", [segment], has_crc32c=has_crc)
@@ -196,13 +196,15 @@ def _refuse_encoded(checkpoint: TargetCheckpoint) -> None:
             )
 
 
-def _refuse_sums(files: FileMap, checkpoint: TargetCheckpoint) -> None:
+def _refuse_sums(
+    files: FileMap, checkpoint: TargetCheckpoint, shared: Mapping[str, SharedFile]
+) -> None:
     """Raises PlanError for files with checksums of tensors in them."""
     if files.database is not None:
         raise PlanError(
             "an OCDBT database is written as a whole, so that a view has none; leave it out (ocdbt)"
         )
-    if any(files.shared_file(path).inserts for path in files.shared):
+    if any(file.inserts for file in shared.values()):
         raise _no_view(checkpoint)
 
 

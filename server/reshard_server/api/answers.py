@@ -15,8 +15,7 @@ from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from reshard_server.api.caller import token_name
 from reshard_server.auth.limits import GiveBack
@@ -25,23 +24,12 @@ from reshard_server.jobs.ask import TICK_SECONDS, Answered, Progressed, Question
 from reshard_server.middleware.body_limits import ParsedBodyRoute
 from reshard_server.schemas.base import FIELDS_TEXT, LONGEST_FIELDS, MEANT
 from reshard_server.services import Services
+from reshard_server.views.byte_stream import CountedStream
 
 SILENCE_SECONDS = 15.0
 """After this long without an event a comment shows that the stream lives."""
 
 STILL_HERE = ": still here\n\n"
-
-
-class CountedStream(StreamingResponse):
-    """A stream that counts as open until it ends, however it ends; then ``give_back`` is called."""
-
-    give_back: GiveBack
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self.give_back()
 
 
 class EventStream(CountedStream):

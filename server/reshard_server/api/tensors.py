@@ -12,7 +12,6 @@ from starlette.responses import Response
 from reshard.errors import ReshardError
 from reshard.identity.identity_file import how_to_record, render_identity
 from reshard_server.api.answers import MaskedRoute
-from reshard_server.api.byte_stream import ByteRange, ByteStream, byte_range
 from reshard_server.api.caller import Reading, Serving
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.tensor_source import (
@@ -47,6 +46,7 @@ from reshard_server.schemas.checkpoint import (
     TensorQuery,
 )
 from reshard_server.services import Services
+from reshard_server.views.byte_stream import ByteRange, ByteStream, byte_range
 
 ROUTER = APIRouter(prefix="/v1/tensors", tags=["tensors"])
 

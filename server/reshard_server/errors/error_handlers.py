@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from reshard.errors import ReshardError
+from reshard_server.errors.hub_headers import ROOT, hub_headers
 from reshard_server.errors.problems import (
     INVALID,
     MALFORMED,
@@ -46,10 +47,11 @@ _OF_STATUS = {k.status: k for k in (MALFORMED, NOT_FOUND, NOT_ALLOWED, TOO_LARGE
 
 def refuse(request: Request, problem: ProblemError) -> Response:
     """The problem as a response to the request."""
+    is_hub = request.scope["path"].startswith(f"{ROOT}/")
     return JSONResponse(
         problem.document(request.url.path),
         problem.kind.status,
-        headers=headers_of(problem),
+        headers={**(hub_headers(problem) if is_hub else {}), **headers_of(problem)},
         media_type=MEDIA_TYPE,
     )
 

@@ -41,7 +41,9 @@ class Authenticate(HttpMiddleware):
                 check_host(request.headers)
             check_origin(request.method, request.headers, scope["scheme"], self.settings.public_url)
             path = scope["path"]
-            if path.startswith("/v1/") or (path == "/metrics" and not self.settings.metrics_open):
+            if path.startswith(("/v1/", "/hf/")) or (
+                path == "/metrics" and not self.settings.metrics_open
+            ):
                 scope.setdefault("state", {})["caller"] = await authenticate(request)
         except ProblemError as problem:
             await refuse_unread(problem, self.settings.body_bytes, scope, receive, send)

@@ -11,16 +11,28 @@ from dataclasses import dataclass
 
 from anyio import CancelScope
 from starlette.concurrency import run_in_threadpool
-from starlette.types import Send
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from reshard.errors import ReshardError
-from reshard_server.api.answers import CountedStream
 from reshard_server.auth.limits import GiveBack
 from reshard_server.errors.problems import RANGE, ProblemError
 
 LOG = logging.getLogger(__name__)
 
 Piece = bytes | memoryview
+
+
+class CountedStream(StreamingResponse):
+    """A stream that counts as open until it ends, however it ends; then ``give_back`` is called."""
+
+    give_back: GiveBack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.give_back()
 
 
 class ByteStream(CountedStream):

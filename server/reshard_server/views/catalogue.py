@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from reshard import CheckpointView
-from reshard_server.api.byte_stream import ByteStream
 from reshard_server.auth.tokens import Caller
+from reshard_server.views.byte_stream import ByteStream
 
 NAMESPACE = "views"
 """The owner of every view in the Hugging Face face, and the bucket of every view in the S3 face."""

@@ -1,0 +1,67 @@
+"""Sabotages of views."""
+
+from __future__ import annotations
+
+from tests.sabotage.sabotage import Sabotage
+
+FILES = "tests/views/test_view_files.py"
+BLOCKS = "tests/views/test_blocks.py"
+
+SABOTAGES = (
+    Sabotage(
+        "view-of-a-changed-source",
+        "bytes of a file that was written since are handed over",
+        "reshard/views/results.py",
+        "if file_state(path) != self._known[path]:",
+        "if False:",
+        (f"{FILES}::test_a_source_that_changes_is_never_mixed",),
+    ),
+    Sabotage(
+        "view-without-digests",
+        "a flipped bit of a tensor that is read whole is not noticed",
+        "reshard/views/results.py",
+        "if place == stop and digest is not None:",
+        "if False:",
+        (f"{FILES}::test_wrong_bytes_are_found_before_the_last_is_handed_over",),
+    ),
+    Sabotage(
+        "view-with-invented-digests",
+        "a record of digests that nobody computed is among the files",
+        "reshard/views/checkpoint_view.py",
+        "if len(digests) < len(checkpoint.tensors):",
+        "if False:",
+        (f"{FILES}::test_files_are_those_of_a_conversion",),
+    ),
+    Sabotage(
+        "view-of-the-wrong-part",
+        "a part of a source tensor is read from the tensor's beginning",
+        "reshard/views/results.py",
+        "return _Result(self._reader, side, piece.source_box.start)",
+        "return _Result(self._reader, side, (0,) * len(spec.shape))",
+        (f"{FILES}::test_files_are_those_of_a_conversion",),
+    ),
+    Sabotage(
+        "blocks-of-another-file",
+        "blocks of two files are one",
+        "reshard/views/blocks.py",
+        "key = (file.tag, number)",
+        'key = ("", number)',
+        (f"{BLOCKS}::test_memory_is_bounded",),
+    ),
+    Sabotage(
+        "decoder-at-the-wrong-block",
+        "a reader goes on where another block begins",
+        "reshard/views/blocks.py",
+        "self._keep(len(block), (file.tag, number + 1), decoder)",
+        "self._keep(len(block), (file.tag, number), decoder)",
+        (f"{BLOCKS}::test_a_file_that_is_cheap_in_order_is_read_on_by_later_requests",),
+    ),
+    Sabotage(
+        "slot-used-too-early",
+        "memory of a block that is still sent is used again",
+        "reshard/views/blocks.py",
+        "        finalize(slot, self._free.append, number).atexit = False\n",
+        "        self._free.appendleft(number)\n",
+        (f"{BLOCKS}::test_memory_is_bounded",),
+    ),
+)
