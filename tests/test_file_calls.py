@@ -42,7 +42,7 @@ PATH_CALLS = frozenset(
 
 EXCEPTIONS = {
     "reads or writes files that users name, such as layouts": (
-        "cli.commands.demo", "cli.commands.inspection", "cli.commands.rules", "cli.commands.serve", "cli.remote", "cli.groups",
+        "cli.commands.demo", "cli.commands.inspection", "cli.commands.rules", "cli.commands.serve", "cli.commands.view", "cli.remote", "cli.groups",
         "cli.console", "cli.target_options", "layout.layout_text",
     ),
     "moves a finished checkpoint up into the folder of an init container": ("cli.init_container",),

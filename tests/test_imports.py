@@ -28,7 +28,7 @@ ORDER = (
 )  # fmt: skip
 # What the command line may import of reshard besides its top: plans in detail, small pieces of text, and checks of words.
 CLI_MODULES = (
-    "reshard.answers.record", "reshard.answers.shared", "reshard.api.progress_lines", "reshard.conversion.declared_options",
+    "reshard.answers.record", "reshard.answers.shared", "reshard.api.progress_lines", "reshard.api.views", "reshard.conversion.declared_options",
     "reshard.conversion.options", "reshard.conversion.plan", "reshard.conversion.report", "reshard.deltas.declared_options",
     "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.identity.keys", "reshard.identity.leaf_tree",
     "reshard.inspection.checkpoint_info", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file",
@@ -61,7 +61,7 @@ CLIENT_MAY = (
 )
 # Which commands may import the server when they run.
 SERVER_COMMANDS = (
-    "reshard.cli.commands.jobs", "reshard.cli.commands.serve", "reshard.cli.remote", "reshard.cli.views.jobs",
+    "reshard.cli.commands.jobs", "reshard.cli.commands.serve", "reshard.cli.commands.view", "reshard.cli.remote", "reshard.cli.views.jobs",
 )  # fmt: skip
 
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}

@@ -107,7 +107,7 @@ def about(
         $ reshard convert ckpt/1000 served --layout serving.yaml
         $ reshard verify ckpt/1000 served
         $ reshard diff ckpt/1000 ckpt/2000
-        $ reshard view ckpt/1000 --map llama --config models/llama
+        $ reshard view ckpt/1000 --map to_hf.yaml
         $ reshard fingerprint ckpt/1000
         $ reshard jobs list --server http://checkpoints:8080
     """

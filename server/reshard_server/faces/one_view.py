@@ -15,10 +15,9 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.status import HTTP_200_OK
 
-from reshard import CheckpointView
+from reshard import Blocks, CheckpointView
 from reshard.errors import MissingError, ReshardError, SourceChangedError
 from reshard.storage.location import locate
-from reshard.views.blocks import Blocks
 from reshard_server.auth.limits import Drain, RateLimits
 from reshard_server.auth.tokens import ANYONE, Caller, Tokens
 from reshard_server.errors.error_handlers import add_refusals
@@ -36,14 +35,8 @@ from reshard_server.worker.wording import RootNames
 
 LOG = logging.getLogger(__name__)
 
-CACHE_BYTES = 64 << 20
-"""Of blocks that were read last, for clients that read the same."""
-
-REQUESTS_PER_MINUTE = 1_000_000
-"""No limit: a client may read a view in many small ranges."""
-
 ACCESS_KEY = "view"
-"""The key of the S3 face; its secret is the token, or the same word."""
+"""Of the S3 face. Its secret is the token; without one, any signature will do."""
 
 _KINDS: dict[type, Kind] = {SourceChangedError: CHANGED, MissingError: GONE}
 
@@ -58,13 +51,12 @@ def clean_name(text: str) -> str:
 
 
 class OneView(Catalogue):
-    """A catalogue of one view, which every caller may read; ``secret`` is that of the one access key."""
+    """A catalogue of one view, which every caller may read; the token is the secret of the one access key."""
 
-    def __init__(self, name: str, view: CheckpointView, secret: str = ACCESS_KEY) -> None:
+    def __init__(self, name: str, view: CheckpointView, token: str) -> None:
         self._served = ServedView(name, view.revision, view, time.time())
         self._names = RootNames.of({f"{NAMESPACE}/{name}": locate(view.source)})
-        self._secret = secret
-        self._blocks = Blocks(CACHE_BYTES)
+        self._token, self._blocks = token, Blocks(64 << 20)
 
     async def names(self, caller: Caller) -> Sequence[str]:  # noqa: ARG002  all are alike
         """The one name."""
@@ -103,21 +95,20 @@ class OneView(Catalogue):
 
     async def key(self, access_key: str) -> Key | None:
         """The one access key."""
-        return Key(self._secret, ANYONE) if access_key == ACCESS_KEY else None
+        return Key(self._token, ANYONE) if access_key == ACCESS_KEY else None
 
 
-def make_app(name: str, view: CheckpointView, token: str | None = None) -> FastAPI:
+def make_app(name: str, view: CheckpointView, token: str = "") -> FastAPI:
     """The application with the faces of a view. With a token every caller must send it; without one only this machine is answered."""
     # The defaults, whatever the variables of a server say.
-    settings = Settings.model_construct(insecure=token is None)
-    hashed = sha256((token or "").encode()).hexdigest()
-    known = TokenSettings(name="view", sha256=hashed, scopes=ANYONE.scopes, read=ANYONE.read)
+    settings = Settings.model_construct(insecure=not token)
+    known = TokenSettings(name="view", sha256=sha256(token.encode()).hexdigest(), scopes=ANYONE.scopes, read=ANYONE.read)  # fmt: skip
     app = FastAPI(openapi_url=None, redirect_slashes=False)
-    app.state.catalogue = OneView(name, view, token or ACCESS_KEY)
+    app.state.catalogue = OneView(name, view, token)
     app.state.services = SimpleNamespace(
         settings=settings,
         tokens=Tokens((known,) if token else (), settings.insecure),
-        rates=RateLimits(REQUESTS_PER_MINUTE),
+        rates=RateLimits(10**9),  # none: a client may read many small ranges
         names=RootNames.of({}, Path(__file__).parent),
         sessions=SimpleNamespace(caller=lambda _: None),  # a browser may send a server's cookie
     )
