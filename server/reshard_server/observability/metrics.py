@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import get_args
 
 import sqlalchemy as sa
-from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -41,6 +41,9 @@ class Metrics:
             buckets=REQUEST_BUCKETS,
             registry=self.registry,
         )
+        self.view_bytes = Counter(
+            "reshard_view_bytes", "Bytes of views that were sent.", registry=self.registry
+        )
         ProcessCollector(registry=self.registry)
         self.registry.register(_Children())
 
@@ -49,6 +52,11 @@ class Metrics:
         self.registry.register(_Records(database))
         gauge = Gauge("reshard_streams_open", "Open streams.", registry=self.registry)
         gauge.set_function(lambda: streams.open)
+
+    def watch_views(self, opened: Sized) -> None:
+        """Adds the number of views that are kept open."""
+        gauge = Gauge("reshard_views_open", "Planned views.", registry=self.registry)
+        gauge.set_function(lambda: len(opened))
 
 
 class _Records(Collector):
