@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -32,6 +34,7 @@ from tests.docs.walk import mesh, shell
 from tests.emulators.buckets import Bucket
 from tests.executors.ray_head import ray_head
 from tests.orbax_trees import put
+from tests.server.faces.viewing import running
 from tests.server.forked import Forked
 from tests.server.jobs.hosts import wait_until
 from tests.server.live import environment
@@ -63,6 +66,7 @@ ON_CHECKPOINTS = [
     if command
     not in (
         "serve",
+        "view",
         "work",
         "jobs",
         "rules",
@@ -273,6 +277,7 @@ def test_every_command_has_examples_and_they_are_those_that_are_typed() -> None:
     assert all(HELP.values())
     assert {line.split()[1] for line in ON_CHECKPOINTS} == set(HELP) - {
         "serve",
+        "view",
         "work",
         "jobs",
         "rules",
@@ -296,6 +301,23 @@ def test_pruned_layers_of_the_docs_are_a_list(runs: Path, tmp_path: Path) -> Non
     assert isinstance(found, list)
     kernels = [np.asarray(layer["kernel"]) for layer in state(1000).params["layers"][9:]]
     np.testing.assert_array_equal([layer["kernel"] for layer in found], kernels)
+
+
+@pytest.mark.parametrize("line", HELP["view"])
+def test_the_examples_of_a_view_work(runs: Path, tmp_path: Path, line: str) -> None:
+    folder = tmp_path / "typed"
+    shutil.copytree(runs / "single", folder)
+    (folder / "token").write_text("secret")
+    words = shlex.split(re.sub(r"--host \S+", "", line))[2:]
+    with running(folder, *words) as view:
+        export, download = view.said().splitlines()
+        endpoint = export.split()[1].partition("=")[2]
+        url, known = (
+            f"{endpoint}/api/models/{download.split()[-1]}",
+            {"Authorization": "Bearer secret"},
+        )
+        assert httpx.get(url, headers=known).json()["siblings"], view.errors()
+        assert view.end() == 0
 
 
 def test_the_examples_of_a_server_work(runs: Path, tmp_path: Path) -> None:
