@@ -13,6 +13,7 @@ from reshard_server.api.openapi.description import describe
 from reshard_server.auth.limits import Drain
 from reshard_server.auth.proxies import Forwarded, Proxies
 from reshard_server.errors.error_handlers import add_refusals
+from reshard_server.faces import s3
 from reshard_server.middleware.authenticate import Authenticate
 from reshard_server.middleware.body_limits import BodyLimits
 from reshard_server.middleware.http_protocol import CloseUnlessBodyRead, OriginForm, ReadRequests
@@ -55,6 +56,7 @@ ROUTERS = (
     stored_pages.ROUTER,
     api_description.ROUTER,
     rendering.ROUTER,
+    s3.ROUTER,
 )
 
 

@@ -6,6 +6,7 @@ A value comes from the command line, else the environment (``RESHARD_`` and the 
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time
@@ -21,6 +22,7 @@ from pydantic import (
     PlainValidator,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 from pydantic.fields import FieldInfo
@@ -121,6 +123,16 @@ class TokenSettings(BaseModel):
         default=None,
         description="Its end: a time with its zone, or a day, at whose beginning in UTC it ends.",
     )
+
+    s3_secret: str | None = Field(None, min_length=16, repr=False, description="Its secret for S3.")
+
+    @field_validator("s3_secret")
+    @classmethod
+    def _has_fit_name(cls, secret: str | None, info: ValidationInfo) -> str | None:
+        """Refuses a name that cannot be an access key in a signature."""
+        if secret and not re.fullmatch("[A-Za-z0-9._-]*", name := info.data.get("name", "")):
+            raise ValueError(f"expected a name of letters, digits and . _ -, found {name!r}")
+        return secret
 
     @field_validator("expires", mode="before")
     @classmethod

@@ -35,6 +35,8 @@ from reshard_server.errors.problems import (
     ProblemError,
     problem_of,
 )
+from reshard_server.errors.s3_xml import ROOT as S3
+from reshard_server.errors.s3_xml import s3_refusal
 from reshard_server.errors.value_errors import mistakes
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +49,9 @@ _OF_STATUS = {k.status: k for k in (MALFORMED, NOT_FOUND, NOT_ALLOWED, TOO_LARGE
 
 def refuse(request: Request, problem: ProblemError) -> Response:
     """The problem as a response to the request."""
-    is_hub = request.scope["path"].startswith(f"{ROOT}/")
+    if (path := request.scope["path"]).startswith(S3):
+        return s3_refusal(path, problem, headers_of(problem))
+    is_hub = path.startswith(f"{ROOT}/")
     return JSONResponse(
         problem.document(request.url.path),
         problem.kind.status,
