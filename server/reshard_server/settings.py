@@ -314,12 +314,8 @@ class Settings(BaseSettings):
     views: int = Field(5000, ge=1, description="Named views of all tokens together.")
     views_per_token: int = Field(1000, ge=1, description="Named views of one token.")
     view_versions: int = Field(1000, ge=1, description="Versions of one named view.")
-    view_bytes: Size = Field(
-        512 * MIB, ge=1024, description="Bytes of all versions of all named views."
-    )
-    view_bytes_per_token: Size = Field(
-        128 * MIB, ge=1024, description="Bytes of all versions of one token's views."
-    )
+    view_bytes: Size = Field(512 * MIB, ge=1024, description="Bytes of all versions of views.")
+    view_bytes_per_token: Size = Field(128 * MIB, ge=1024, description="The same for one token.")
     schedules: int = Field(2000, ge=1, description="Schedules of all tokens together.")
     schedules_per_token: int = Field(500, ge=1, description="Schedules of one token.")
     schedule_bytes: Size = Field(128 * MIB, ge=1024, description="Bytes of all schedules.")
@@ -348,9 +344,7 @@ class Settings(BaseSettings):
         64 * MIB, ge=8 * MIB, description="Bytes for the buffers of one stream of slices."
     )
     open_views: int = Field(64, ge=1, description="Revisions of views that are kept planned.")
-    view_cache: Size = Field(
-        256 * MIB, ge=0, description="Bytes of views that are kept decoded, for all who read them."
-    )
+    view_cache: Size = Field(256 * MIB, ge=0, description="Bytes of views that are kept decoded.")
     looks: int = Field(
         4, ge=1, le=64, description="Looks at metadata (inspect, plan, preview) at once."
     )

@@ -165,9 +165,7 @@ def _endpoints(documents: StoredDocuments) -> tuple[Callable[..., Any], ...]:
         shown: dict[str, Any] = {member: list(map(documents.listed.of, seen))}
         return page(**shown | {"next_page_token": found.next_page_token})
 
-    def list_names(
-        query: Annotated[PrefixQuery, Query()], serving: Serving, caller: Reading
-    ) -> Answer:
+    def list_names(query: Annotated[PrefixQuery, Query()], serving: Serving, caller: Reading) -> Answer:  # fmt: skip
         found = versions.newest(
             serving.database,
             kind,
@@ -197,12 +195,8 @@ def _endpoints(documents: StoredDocuments) -> tuple[Callable[..., Any], ...]:
         return documents.version.of(found)
 
     def get(
-        name: Any,
-        serving: Serving,
-        caller: Reading,
-        response: Response,
-        if_none_match: IfNoneMatch = None,
-    ) -> Version | Response:
+        name: Any, serving: Serving, caller: Reading, response: Response, if_none_match: IfNoneMatch = None
+    ) -> Version | Response:  # fmt: skip
         found = stored.find(serving, caller, kind, name)
         tag = stored.tag_of(found) or ""
         if names_tag(if_none_match or "", tag):
@@ -210,9 +204,7 @@ def _endpoints(documents: StoredDocuments) -> tuple[Callable[..., Any], ...]:
         response.headers["ETag"] = tag
         return documents.version.of(found)
 
-    def list_versions(
-        name: Any, query: Annotated[Page, Query()], serving: Serving, caller: Reading
-    ) -> Answer:
+    def list_versions(name: Any, query: Annotated[Page, Query()], serving: Serving, caller: Reading) -> Answer:  # fmt: skip
         stored.find(serving, caller, kind, name)
         found = versions.versions(
             serving.database, kind, name, query.page_size, query.page_token, with_content=True

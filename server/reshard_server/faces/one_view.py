@@ -102,7 +102,7 @@ def make_app(name: str, view: CheckpointView, token: str = "") -> FastAPI:
     """The application with the faces of a view. With a token every caller must send it; without one only this machine is answered."""
     # The defaults, whatever the variables of a server say.
     settings = Settings.model_construct(insecure=not token)
-    known = TokenSettings(name="view", sha256=sha256(token.encode()).hexdigest(), scopes=ANYONE.scopes, read=ANYONE.read)  # fmt: skip
+    known = TokenSettings(name="view", sha256=sha256(token.encode()).hexdigest(), scopes=ANYONE.scopes, read=ANYONE.read, s3_secret=None)  # fmt: skip
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     app.state.catalogue = OneView(name, view, token)
     app.state.services = SimpleNamespace(

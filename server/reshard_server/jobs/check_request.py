@@ -129,7 +129,7 @@ def check_view(serving: Checking, caller: Caller, rules: ViewRules) -> dict[str,
             serving.roots.readable(caller, path)
     options = {name: getattr(rules, name) for name in OF_A_VIEW}
     asked = TargetRequest.model_construct(target="view", **options)
-    _check_target(serving, caller, RunLimits(), asked, "/view")
+    _check_target(serving, caller, RunLimits(max_memory=None, workers=None), asked, "/view")
     named = {kind.noun: content_of(serving, kind, options[kind.noun]) for kind in KINDS}
     return recorded(rules) | {noun: found for noun, found in named.items() if found is not None}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -41,9 +41,9 @@ class Metrics:
             buckets=REQUEST_BUCKETS,
             registry=self.registry,
         )
-        self.view_bytes = Counter(
-            "reshard_view_bytes", "Bytes of views that were sent.", registry=self.registry
-        )
+        sent = "Bytes of views that were sent."
+        self.view_bytes = Counter("reshard_view_bytes", sent, registry=self.registry)
+        self.views_open = Gauge("reshard_views_open", "Planned views.", registry=self.registry)
         ProcessCollector(registry=self.registry)
         self.registry.register(_Children())
 
@@ -52,11 +52,6 @@ class Metrics:
         self.registry.register(_Records(database))
         gauge = Gauge("reshard_streams_open", "Open streams.", registry=self.registry)
         gauge.set_function(lambda: streams.open)
-
-    def watch_views(self, opened: Sized) -> None:
-        """Adds the number of views that are kept open."""
-        gauge = Gauge("reshard_views_open", "Planned views.", registry=self.registry)
-        gauge.set_function(lambda: len(opened))
 
 
 class _Records(Collector):

@@ -29,9 +29,7 @@ OF_A_VIEW = tuple(
 class ViewRules(ConvertedChoice):
     """A source, and the options of a conversion that make the files of a view."""
 
-    step: Annotated[StepNumber | Literal["latest", "each"] | None, Field(examples=["latest"])] = (
-        NONE
-    )
+    step: StepNumber | Literal["latest", "each"] | None = NONE
     """Of a training run at this path: one step; each, of which every finished step is a revision; or latest, the newest finished one."""
 
     item: Annotated[str | None, Field(max_length=255, examples=["model"])] = NONE
@@ -89,11 +87,10 @@ class ViewRevision(Answer):
     is_open: bool = Field(description="Its files are known to this server already.")
 
 
-class RevisionPage(Answer):
+class ViewRevisions(Answer):
     """Revisions, newest first; with the step latest the one that is main."""
 
     revisions: list[ViewRevision]
-    next_page_token: str | None = None
 
 
 class FileOfView(Answer):
@@ -101,9 +98,7 @@ class FileOfView(Answer):
 
     path: str
     nbytes: int
-    crc64nvme: str | None = Field(
-        description="16 hex digits; null where the source did not record the digest of every tensor in it, or their bits change."
-    )
+    crc64nvme: str | None = Field(description="16 hex digits; null where tensors must be read.")
 
 
 class ViewFiles(Answer):

@@ -10,6 +10,8 @@ from typing import Any
 
 from reshard_server.views.catalogue import ServedView
 
+Plan = Callable[[], Coroutine[Any, Any, ServedView]]
+
 
 class OpenedViews(OrderedDict[str, asyncio.Task[ServedView]]):
     """The views that were asked for last, by their ids; each is planned once, however many clients wait for it.
@@ -17,10 +19,8 @@ class OpenedViews(OrderedDict[str, asyncio.Task[ServedView]]):
     A view that makes room for another is closed once nothing holds its ``ServedView`` any more, so that no stream loses its view.
     """
 
-    async def view(
-        self, commit: str, most: int, plan: Callable[[], Coroutine[Any, Any, ServedView]]
-    ) -> ServedView:
-        """The view of this id, planned now if it is not open; then at most ``most`` views stay. Raises the errors of ``plan``."""
+    async def view(self, commit: str, most: int, plan: Plan) -> ServedView:
+        """The view of this id, planned now if it is not open; at most ``most`` stay. Raises the errors of ``plan`` to all that wait."""
         if commit not in self:
             self[commit] = asyncio.create_task(plan())
             self[commit].add_done_callback(partial(self._drop_failed, commit))

@@ -27,13 +27,12 @@ from reshard.api.views import view_target
 from reshard.errors import FormatError, LayoutError, PlanError
 from reshard.formats.registry import CheckpointPath, is_there
 from reshard.formats.steps import committed_among, named_steps
-from reshard.storage.location import Location
 from reshard.views.checkpoint_view import revision_of
-from reshard_server.auth.root_paths import Roots
 from reshard_server.db.documents import unreadable
 from reshard_server.db.stored.kinds import StoredVersion
 from reshard_server.schemas.conversion import library_options
 from reshard_server.schemas.view import OF_A_VIEW, RULES, ViewRules
+from reshard_server.services import Services
 
 Step = tuple[int | None, str]
 """A step, and the client's path of it; None for a source that is no run."""
@@ -52,22 +51,17 @@ def was_given(name: str, commit: str) -> bool:
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a version of a view, and its rules. No tensor is read. Calls run in threads, within ``Roots.ask``.
+    """The source of a version of a view, and its rules. No tensor is read. Calls run in threads, within ``Roots.ask``."""
 
-    Attributes:
-        memory: bytes of the buffers of one read.
-    """
-
-    roots: Roots
-    name: str
+    serving: Services
+    stored: StoredVersion
     rules: ViewRules
-    memory: int
 
     @classmethod
-    def of(cls, roots: Roots, stored: StoredVersion, memory: int) -> Source:
+    def of(cls, serving: Services, stored: StoredVersion) -> Source:
         """The source of a version. Raises UnreadableError for rules of another version of the server."""
         try:
-            return cls(roots, stored.name, RULES.model_validate(stored.content), memory)
+            return cls(serving, stored, RULES.model_validate(stored.content))
         except ValidationError as error:
             raise unreadable(f"the view {stored.name!r}") from error
 
@@ -79,40 +73,46 @@ class Source:
 
     def asked(self, path: str) -> tuple[CheckpointPath, Any]:
         """The checkpoint of a step, and the options, as the library takes them. Raises ReshardError and ProblemError."""
-        rules, real = self.rules, self.roots.recheck
+        rules, real = self.rules, self.serving.roots.recheck
         place = str(real(path))
         asked = {"dequantize": None, "lora": None, "quantize_like": None, **rules.computed(real)}
         chosen = source_of(place, None, rules.item, rules.unlisted, **asked)
         real(path + str(chosen.root).removeprefix(place))  # an item may be a link out of the root
         options = rules.model_dump(mode="json", include=set(OF_A_VIEW))
         options["config"] = None if rules.config is None else str(real(rules.config))
-        return chosen, _target(json.dumps(library_options(options)), self.memory)
+        text, memory = json.dumps(library_options(options)), self.serving.settings.stream_memory
+        return chosen, _target(text, memory)
 
     def revision(self, step: int | None, path: str) -> Revision:
         """The revision that a step is now. Raises as ``asked``."""
         chosen, target = self.asked(path)
-        commit = commit_of(self.name, revision_of(chosen, target))
-        return Revision(self, commit, step, path, _modified(chosen.root))
+        local, modified = chosen.root.local, time.time()
+        with suppress(OSError):
+            modified = modified if local is None else local.stat().st_mtime
+        commit = commit_of(self.stored.name, revision_of(chosen, target))
+        return Revision(self, commit, step, path, modified)
 
     def newest(self) -> Revision | None:
         """The revision ``main``; None without a finished step. Raises as ``asked``."""
         step = next(self._steps(), None)
         return None if step is None else self.revision(*step)
 
-    def of_commit(self, commit: str, first: Iterable[Step]) -> Revision | None:
-        """The revision of an id, looked for among ``first``, then among all steps; None if none has it."""
+    def of_commit(self, commit: str, known: Revision | None) -> Revision | None:
+        """The revision of an id, looked for where it is ``known``, then among all steps; None if none has it."""
+        first = [(known.step, known.path)] if known is not None and known.source == self else []
         found = self._revisions(chain(first, self._steps()))
         return next((one for one in found if one.commit == commit), None)
 
-    def listed(self, before: int | None) -> Iterator[Revision]:
+    def listed(self, most: int, before: int | None) -> list[Revision]:
         """Revisions, newest first, of steps before ``before``; with the step ``latest`` only the newest."""
         steps = islice(self._steps(), 1 if self.rules.step == "latest" else None)
-        return self._revisions(s for s in steps if before is None or s[0] is None or s[0] < before)
+        earlier = (s for s in steps if before is None or s[0] is None or s[0] < before)
+        return list(islice(self._revisions(earlier), most))
 
     def _steps(self) -> Iterator[Step]:
         """The finished steps, newest first; without a step the source itself, if it is there. Of two names of a step the first counts."""
         source, asked = self.rules.source, self.rules.step
-        folder = self.roots.recheck(source).remembered()
+        folder = self.serving.roots.recheck(source).remembered()
         if asked is None or not is_there(folder):
             yield from [(None, source)] if is_there(folder) else ()
             return
@@ -148,9 +148,3 @@ class Revision:
 def _target(options: str, memory: int) -> Any:
     """Parsed options; maps and layouts are parsed once for all steps."""
     return view_target(memory, **json.loads(options))
-
-
-def _modified(place: Location) -> float:
-    with suppress(OSError):
-        return time.time() if place.local is None else place.local.stat().st_mtime
-    return time.time()

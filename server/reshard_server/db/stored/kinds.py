@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -63,8 +64,8 @@ class StoredKind:
     def roots(self, content: Mapping[str, Any]) -> frozenset[str]:
         """The roots that content names."""
         named = (content.get(member) or () for member in self.paths)
-        texts = (text for each in named for text in ([each] if isinstance(each, str) else each))
-        return frozenset(_AFTER_ROOT.split(text)[0] for text in texts)
+        texts = chain.from_iterable([each] if isinstance(each, str) else each for each in named)
+        return frozenset(re.split("[/=]", text)[0] for text in texts)  # = before an adapter's scale
 
     def not_stored(self, text: str) -> LayoutError:
         """The error for a name that is not stored."""
@@ -72,9 +73,6 @@ class StoredKind:
             f"the {self.noun} {text[:200]!r} is not stored; store it, or give {self.instead}"
         )
 
-
-_AFTER_ROOT = re.compile("[/=]")
-"""The end of a root's name: a path, or the scale of an adapter."""
 
 LAYOUT = StoredKind("layout", LAYOUTS, "the layout's content")
 MAP = StoredKind(
@@ -86,9 +84,7 @@ MAP = StoredKind(
 KINDS = (LAYOUT, MAP)
 """Those that conversions name."""
 
-VIEW = StoredKind(
-    "view", VIEWS, "the view's content", paths=("source", "config", "lora", "quantize_like")
-)
+VIEW = StoredKind("view", VIEWS, "its content", paths=("source", "config", "lora", "quantize_like"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,5 +252,5 @@ def _rows(db: sa.Engine, query: sa.Select[Any]) -> list[sa.Row[Any]]:
 
 
 def _version(kind: StoredKind, row: sa.Row[Any]) -> StoredVersion:
-    made, roots = moment(row.created_at), kind.roots(row._mapping)
+    made, roots = moment(row.created_at), kind.roots(dict(row._mapping))
     return StoredVersion(row.name, row.version, made, row.token, row.content, row.bytes, roots)
