@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,19 @@ from typing import Any
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from safetensors import safe_open
 
 import reshard
-from tests.oracles.oracle import Oracle, RefusedError
-from tests.server.faces.viewed import VIEWS, Programs, convert, put_views, save_config, save_llama, sums, variables  # fmt: skip
+from tests.oracles.oracle import Oracle
+from tests.server.faces.viewed import (  # fmt: skip
+    VIEWS,
+    Programs,
+    convert,
+    put_views,
+    save_config,
+    save_llama,
+    sums,
+    variables,
+)
 from tests.server.live import Live, live
 
 

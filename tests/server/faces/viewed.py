@@ -20,8 +20,8 @@ from tests.maps.maxtext_pairs import LAYERS
 from tests.oracles.oracle import ENVIRONMENTS
 from tests.orbax_trees import mesh, nested, save_pytree
 from tests.server.live import Live
+from tests.server.tokens import s3_secret
 
-S3_SECRETS = {name: f"{name}-secret-of-s3" for name in ("ann", "eve")}
 CONFIG = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "dtype": "float32", "hidden_size": 32, "intermediate_size": 48,
     "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": VOCAB, "max_position_embeddings": 64,
@@ -29,12 +29,18 @@ CONFIG = {
 }  # fmt: skip
 """Of the Llama of ``tests.maps.forward``, for transformers."""
 
+ROWS = {
+    "mesh": {"axes": ["rows"], "shape": [8]},
+    "rules": [{"match": "wi_|embedding", "axes": ["rows"]}, {"match": ".", "axes": []}],
+}
+"""A layout of eight devices, as many as there are in a process of the tests."""
+
 LLAMA = {"map": "maxtext-llama3.1", "config": "model"}
 VIEWS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"source": "run", **LLAMA, "file_bytes": 20_000},
     "dcp": {"source": "run", **LLAMA, "files": "dcp", "mesh": "data=2,model=2"},
     "unet": {"source": "unet", "config": "unet-files", "file_names": "diffusion_pytorch_model.safetensors"},
-    "orbax": {"source": "run", "to": "orbax", "mesh": "data=2,model=2"},
+    "orbax": {"source": "run", "to": "orbax", "layout": ROWS},
 }  # fmt: skip
 """The views of the tests: paths are below the root, and ``run`` is the folder of a training run."""
 
@@ -79,11 +85,11 @@ def sums(folder: Path) -> dict[str, str]:
 
 def variables(
     url: str, home: Path, token: str = "ann-secret-token", key: str = "ann"
-) -> dict[str, str]:  # noqa: S107 - of the tests
+) -> dict[str, str]:
     """The environment that every client needs: of the hub, of S3, and of rclone."""
     return {
         "HF_ENDPOINT": f"{url}/hf", "HF_TOKEN": token, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1",
-        "AWS_ENDPOINT_URL": f"{url}/s3", "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": S3_SECRETS[key],
+        "AWS_ENDPOINT_URL": f"{url}/s3", "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": s3_secret(key),
         "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",
@@ -123,5 +129,5 @@ def put_views(server: Live, *names: str) -> None:
                 body[key] = f"data/{body[key]}"
             if body["source"] == "data/run":
                 body["step"] = "latest"
-            made = client.put(f"/v1/views/{name}", json=body)
+            made = client.put(f"/v1/views/{name}", json={"view": body})
             assert made.status_code == 201, made.text

@@ -40,17 +40,23 @@ def files_of(source: Path, **options: Any) -> dict[str, bytes]:
 
 
 def put(served: Served, name: str = "v", who: str = "ann", **rules: Any) -> httpx.Response:
-    return served.ask("PUT", f"/v1/views/{name}", who, json={"view": {"source": "data/run", **rules}})
+    return served.ask(
+        "PUT", f"/v1/views/{name}", who, json={"view": {"source": "data/run", **rules}}
+    )
 
 
-def revisions(served: Served, name: str = "v", who: str = "ann", **query: Any) -> list[dict[str, Any]]:
+def revisions(
+    served: Served, name: str = "v", who: str = "ann", **query: Any
+) -> list[dict[str, Any]]:
     answer = served.ask("GET", f"/v1/views/{name}/revisions", who, params=query)
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["revisions"]
     return found
 
 
-def listed(served: Served, revision: str = "main", name: str = "v", who: str = "ann") -> httpx.Response:
+def listed(
+    served: Served, revision: str = "main", name: str = "v", who: str = "ann"
+) -> httpx.Response:
     return served.ask("GET", f"/v1/views/{name}/files", who, params={"revision": revision})
 
 
