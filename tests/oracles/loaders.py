@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import boto3
 import fsspec
 import torch
 import torch.distributed.checkpoint as dcp
+from hub_clients import snapshot
 from huggingface_hub import HfFileSystem
 from safetensors.torch import load, load_file
 from torch_tensors import described
@@ -106,7 +108,10 @@ def _described(*found: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 def boto3_files(bucket: str, prefix: str, page: int) -> dict[str, str]:
     """The SHA-256 of each object below a prefix, whose checksum boto3 compares where it is told one."""
-    client = _s3()
+    return _files_of(_s3(), bucket, prefix, page)
+
+
+def _files_of(client: Any, bucket: str, prefix: str, page: int) -> dict[str, str]:
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, PaginationConfig={"PageSize": page})  # fmt: skip
     listed = {one["Key"]: one for answer in pages for one in answer["Contents"]}
     found = {}
@@ -128,11 +133,28 @@ def boto3_checksums(bucket: str, keys: list[str]) -> list[str | None]:
     return [one.get("ChecksumCRC64NVME") for one in found]
 
 
+def crowd(
+    repository: str, bucket: str, prefix: str, folder: str, clients: int
+) -> list[dict[str, str]]:
+    """The files that many clients find that download everything at once: each half of them by another library."""
+
+    def by_hub(number: int) -> dict[str, str]:
+        return snapshot(repository, f"{folder}/{number}")
+
+    def by_boto3(number: int) -> dict[str, str]:
+        return _files_of(made[number], bucket, prefix, 1000)
+
+    made = {number: boto3.client("s3") for number in range(1, clients, 2)}
+    with ThreadPoolExecutor(clients) as pool:
+        asked = [pool.submit((by_hub, by_boto3)[n % 2], n) for n in range(clients)]
+        return [one.result() for one in asked]
+
+
 @functools.cache
 def _s3() -> Any:
     return boto3.client("s3")
 
 
 FUNCTIONS = (
-    logits, save_unet, denoised, tensors, tensors_of_repository, tensors_of_bucket, tensors_by_dcp, boto3_files, boto3_checksums,
+    logits, save_unet, denoised, tensors, tensors_of_repository, tensors_of_bucket, tensors_by_dcp, boto3_files, boto3_checksums, crowd,
 )  # fmt: skip

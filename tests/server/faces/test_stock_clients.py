@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import base64
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import orbax.checkpoint as ocp
 import pytest
 
 import reshard
-from tests.oracles.oracle import Oracle
+from tests.oracles.oracle import Oracle, RefusedError
 from tests.server.faces.viewed import (  # fmt: skip
     VIEWS,
     Programs,
     convert,
+    put_view,
     put_views,
     save_config,
     save_llama,
@@ -23,6 +26,7 @@ from tests.server.faces.viewed import (  # fmt: skip
     variables,
 )
 from tests.server.live import Live, live
+from tests.server.waiting import until
 
 
 class World:
@@ -32,6 +36,12 @@ class World:
         self.server, self.folder, self.converted = server, folder, converted
         self.loading, self.models = loading, models
         self.programs = Programs(variables(server.url, folder / "home"))
+
+    def refused(self, oracle: Oracle, function: str, **arguments: Any) -> str:
+        """The class and the text of a client's error."""
+        with pytest.raises(RefusedError) as refused:
+            oracle.ask(function, **arguments)
+        return str(refused.value)
 
     def bytes_of(self, view: str, path: str) -> bytes:
         return (self.converted[view] / path).read_bytes()
@@ -43,7 +53,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     data = folder / "data"
     save_llama(data / "run" / "10")
     save_config(data / "model")
-    with live(folder) as server:
+    # A client sends far more requests than that.
+    with live(folder, requests_per_minute=40) as server:
         loading = Oracle("torch", variables=variables(server.url, folder / "new-home"), program="loading")  # fmt: skip
         models = Oracle("models", variables=variables(server.url, folder / "old-home"))
         loading.ask("save_unet", folder=str(data / "unet-files"))
@@ -204,10 +215,83 @@ def test_checksums_are_told_where_they_are_known(world: World) -> None:
         told = world.loading.ask("boto3_checksums", bucket="views", keys=[f"{view}/{name}" for name in names])  # fmt: skip
         for name, text in zip(names, told, strict=True):
             crc = awscrt.checksums.crc64nvme(world.bytes_of(view, name))
-            assert text == (None if name == FILE else base64_of(crc))
+            known = base64.b64encode(crc.to_bytes(8, "big")).decode()
+            assert text == (None if name == FILE else known)
 
 
-def base64_of(crc: int) -> str:
-    import base64
+def test_fifty_clients_at_once(world: World, tmp_path: Path) -> None:
+    found = world.loading.ask("crowd", repository="views/llama", bucket="views", prefix="llama/", folder=str(tmp_path), clients=50)  # fmt: skip
+    assert found == [sums(world.converted["llama"])] * 50
 
-    return base64.b64encode(crc.to_bytes(8, "big")).decode()
+
+def test_each_step_is_a_revision(world: World, tmp_path: Path) -> None:
+    """Of a run that goes on, clients load the newest step, and any earlier one by its id, until it is removed."""
+    run, view = world.folder / "data" / "steps", "views/steps"
+    for step in (1, 2):
+        reshard.save(run / str(step), {"w": np.full((64, 64), step, np.float32)})
+        reshard.convert(run / str(step), tmp_path / str(step), to="safetensors")
+        if step == 1:
+            put_view(world.server, "steps", source="data/steps", step="each")
+            first = world.loading.ask("about", repository=view)["commit"]
+    until(lambda: world.loading.ask("about", repository=view)["commit"] != first)
+    newest, old = sums(tmp_path / "2"), sums(tmp_path / "1")
+    assert world.loading.ask("snapshot", repository=view) == newest
+    assert world.models.ask("snapshot", repository=view, revision=first) == old
+    for prefix, files in (("steps/", newest), (f"steps@{first}/", old)):
+        assert world.loading.ask("boto3_files", bucket="views", prefix=prefix, page=10) == files
+    world.programs.said("models", "aws", "s3", "sync", f"s3://views/steps@{first}", tmp_path / "synced")  # fmt: skip
+    world.programs.said("torch", "hf", "download", view, "--revision", first, "--local-dir", tmp_path / "cli")  # fmt: skip
+    assert sums(tmp_path / "synced") == sums(tmp_path / "cli") == old
+    shutil.rmtree(run / "1")
+    said = "of the view 'steps' is not there any more, since its source was removed or changed; take main"
+    gone = {"repository": view, "revision": first, "folder": str(tmp_path / "gone")}
+    listing = ("s3", "ls", f"s3://views/steps@{first}/")
+    until(lambda: said in world.programs.run("models", "aws", *listing).stderr, pause=0.2)
+    for oracle in (world.loading, world.models):
+        assert world.refused(oracle, "snapshot", **gone).startswith("RevisionNotFoundError: 410")
+        assert said in world.refused(oracle, "snapshot", **gone)
+    old_files = {"bucket": "views", "prefix": f"steps@{first}/", "page": 10}
+    assert said in world.refused(world.loading, "boto3_files", **old_files)
+    assert world.models.ask("snapshot", repository=view) == newest
+
+
+WRONG = {"HF_TOKEN": "none-of-the-tokens", "AWS_SECRET_ACCESS_KEY": "not-the-secret-of-s3"}
+DOWNLOAD = ("hf", "download", "views/llama")
+PUT = ("aws", "s3", "cp", __file__, "s3://views/llama/config.json")
+PROGRAMS: tuple[tuple[str, tuple[str, ...], Mapping[str, str], str], ...] = (
+    ("torch", DOWNLOAD, WRONG, "a valid bearer token was expected in the Authorization header"),
+    ("models", DOWNLOAD, WRONG, "HfHubHTTPError: 401 Client Error"),
+    ("models", ("aws", "s3", "ls", "s3://views/"), WRONG, "(SignatureDoesNotMatch)"),
+    ("models", ("rclone", "lsd", "--retries", "1", "server:views"), WRONG, "SignatureDoesNotMatch"),
+    ("models", ("aws", "s3", "ls", "s3://views/"), {"AWS_ACCESS_KEY_ID": "nobody"}, "(InvalidAccessKeyId)"),
+    ("models", ("aws", "s3", "ls", "s3://other/"), {}, "(NoSuchBucket)"),
+    ("torch", ("hf", "download", "views/llama", "none.json"), {}, "File not found in repository"),
+    ("models", PUT, {}, "(MethodNotAllowed) when calling the PutObject operation"),
+    ("torch", ("hf", "upload", "views/llama", __file__), {}, "another method was expected; use GET, HEAD"),
+)  # fmt: skip
+"""An environment, a command of it, other variables, and a part of what it says on stderr."""
+
+
+def test_programs_show_what_is_wrong(world: World) -> None:
+    for environment, words, more, part in PROGRAMS:
+        done = world.programs.run(environment, *words, **more)
+        assert done.returncode != 0
+        assert part in done.stderr, words
+
+
+def test_clients_raise_the_errors_that_their_users_catch(world: World) -> None:
+    nothing = [[0, 1]]
+    for oracle in (world.loading, world.models):
+        for error, function, arguments in (
+            ("RepositoryNotFoundError: 404", "snapshot", {"repository": "views/none"}),
+            ("RepositoryNotFoundError: 404", "snapshot", {"repository": "others/llama"}),
+            ("RevisionNotFoundError: 404", "snapshot", {"repository": "views/llama", "revision": "0" * 40}),
+            ("FileNotFoundError", "ranges", {"path": "views/llama/none", "bounds": nothing}),
+        ):  # fmt: skip
+            assert world.refused(oracle, function, **arguments).startswith(error)
+    for function, arguments in (
+        ("obstore_ranges", {"bucket": "views", "key": "llama/none"}),
+        ("s3fs_ranges", {"path": "views/none/none"}),
+    ):
+        said = world.refused(world.models, function, **arguments, bounds=nothing)
+        assert said.startswith("FileNotFoundError")

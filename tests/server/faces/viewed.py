@@ -20,7 +20,7 @@ from tests.maps.maxtext_pairs import LAYERS
 from tests.oracles.oracle import ENVIRONMENTS
 from tests.orbax_trees import mesh, nested, save_pytree
 from tests.server.live import Live
-from tests.server.tokens import s3_secret
+from tests.server.tokens import TOKENS, s3_secret
 
 CONFIG = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "dtype": "float32", "hidden_size": 32, "intermediate_size": 48,
@@ -83,13 +83,11 @@ def sums(folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def variables(
-    url: str, home: Path, token: str = "ann-secret-token", key: str = "ann"
-) -> dict[str, str]:
+def variables(url: str, home: Path, token: str = "ann") -> dict[str, str]:
     """The environment that every client needs: of the hub, of S3, and of rclone."""
     return {
-        "HF_ENDPOINT": f"{url}/hf", "HF_TOKEN": token, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1",
-        "AWS_ENDPOINT_URL": f"{url}/s3", "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": s3_secret(key),
+        "HF_ENDPOINT": f"{url}/hf", "HF_TOKEN": TOKENS[token][0], "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1",
+        "AWS_ENDPOINT_URL": f"{url}/s3", "AWS_ACCESS_KEY_ID": token, "AWS_SECRET_ACCESS_KEY": s3_secret(token),
         "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",
@@ -122,12 +120,15 @@ class Programs:
 
 def put_views(server: Live, *names: str) -> None:
     """Makes the views whose rules are above."""
-    with server.client() as client:
-        for name in names:
-            body = {**VIEWS[name]}
-            for key in {"source", "config"} & body.keys():
-                body[key] = f"data/{body[key]}"
-            if body["source"] == "data/run":
-                body["step"] = "latest"
-            made = client.put(f"/v1/views/{name}", json={"view": body})
-            assert made.status_code == 201, made.text
+    for name in names:
+        rules = {**VIEWS[name]}
+        for key in {"source", "config"} & rules.keys():
+            rules[key] = f"data/{rules[key]}"
+        step = {"step": "latest"} if rules["source"] == "data/run" else {}
+        put_view(server, name, **rules, **step)
+
+
+def put_view(server: Live, name: str, token: str = "ann", **rules: Any) -> None:
+    with server.client(token) as client:
+        made = client.put(f"/v1/views/{name}", json={"view": rules})
+        assert made.status_code == 201, made.text
