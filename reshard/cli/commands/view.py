@@ -40,7 +40,7 @@ def view(
     as_json: bool = False,
     **given: Any,
 ) -> None:
-    r"""Let clients of Hugging Face load a checkpoint as the model that a conversion would make of it; nothing is written.
+    r"""Let clients of Hugging Face and of S3 load a checkpoint as the model that a conversion would make of it; nothing is written.
 
     Its files have the names, sizes and bytes that reshard convert with the same options would give them (--to: safetensors, unless it says
     otherwise). Headers are made at once, and tensors are read, turned and cast as a client asks for them, so that vLLM, SGLang and
@@ -59,7 +59,7 @@ def view(
         --name NAME: Clients load views/NAME. Characters that no name of a model has become hyphens. Default: that of SRC's folder.
         --host ADDRESS: Address to listen on; one that other machines reach needs --token-file.
         --port N: Port; 0 takes a free one.
-        --token-file FILE: A file with a token that every client must send (HF_TOKEN). Without it none is needed.
+        --token-file FILE: A file with a token that every client must send (HF_TOKEN, or the secret of S3). Without it none is needed.
 
     Examples:
         $ reshard view ckpt/1000 --map to_hf.yaml
@@ -92,14 +92,15 @@ def _tell(
     found: reshard.CheckpointView, name: str, url: str, token_file: Path | None, as_json: bool
 ) -> None:
     """Prints what a client needs: JSON, or lines for a shell."""
-    endpoint, model = f"{url}/hf", f"views/{name}"
+    endpoint, s3, model = f"{url}/hf", f"{url}/s3", f"views/{name}"
     if as_json:
-        print_answer("view", source=found.source, model=model, revision=found.revision, endpoint=endpoint, warnings=found.warnings,
+        print_answer("view", source=found.source, model=model, revision=found.revision, endpoint=endpoint, s3_endpoint=s3, warnings=found.warnings,
                      files=[{"path": path, "nbytes": file.nbytes} for path, file in found.files.items()])  # fmt: skip
     else:
         warn(found.warnings)
         size = f"{count_text(len(found.files), 'file')}, {format_bytes(found.nbytes)}"
         say(f"{found.source}: {size}; Ctrl-C ends it")
-        secret = f' HF_TOKEN="$(cat {shlex.quote(str(token_file))})"' if token_file else ""
-        print(f"export HF_ENDPOINT={endpoint}{secret}\nhf download {model}")
+        secret = f'"$(cat {shlex.quote(str(token_file))})"' if token_file else "view"
+        print(f"export HF_ENDPOINT={endpoint}{f' HF_TOKEN={secret}' * bool(token_file)}\nhf download {model}")  # fmt: skip
+        print(f"export AWS_ENDPOINT_URL={s3} AWS_ACCESS_KEY_ID=view AWS_SECRET_ACCESS_KEY={secret}\naws s3 sync s3://{model} {name}")  # fmt: skip
     sys.stdout.flush()  # a client may wait for it at the other end of a pipe

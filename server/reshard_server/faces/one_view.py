@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Sequence
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,14 +21,14 @@ from reshard_server.auth.limits import Drain, RateLimits
 from reshard_server.auth.tokens import ANYONE, Caller, Tokens
 from reshard_server.errors.error_handlers import add_refusals
 from reshard_server.errors.problems import CHANGED, GONE, NOT_FOUND, Kind, ProblemError, problem_of
-from reshard_server.faces import huggingface
+from reshard_server.faces import huggingface, s3
 from reshard_server.middleware.authenticate import Authenticate
 from reshard_server.middleware.body_limits import BodyLimits
 from reshard_server.middleware.http_protocol import CloseUnlessBodyRead, OriginForm, ReadRequests
 from reshard_server.middleware.request_log import RequestLog
 from reshard_server.observability.metrics import Metrics
 from reshard_server.settings import Settings, TokenSettings
-from reshard_server.views.byte_stream import ByteStream
+from reshard_server.views.byte_stream import ByteStream, Started
 from reshard_server.views.catalogue import MAIN, NAMESPACE, Catalogue, Key, ServedView
 from reshard_server.worker.wording import RootNames
 
@@ -82,7 +81,7 @@ class OneView(Catalogue):
                 status == HTTP_200_OK
             ):  # the first blocks may be kept, of a source that is no longer there
                 await run_in_threadpool(served.view.check_unchanged)
-            first = await run_in_threadpool(next, pieces, memoryview(b""))
+            started = await run_in_threadpool(Started, pieces)
         except ReshardError as error:
             LOG.warning(
                 "where the source was changed, start reshard view again",
@@ -91,7 +90,7 @@ class OneView(Catalogue):
             problem = problem_of(error)
             problem.kind = _KINDS.get(type(error), problem.kind)
             raise problem.renamed(self._names.text) from error
-        return ByteStream(chain((first,), pieces), lambda: None, status, headers)
+        return ByteStream(started, lambda: None, status, headers)
 
     async def key(self, access_key: str) -> Key | None:
         """The one access key."""
@@ -102,12 +101,12 @@ def make_app(name: str, view: CheckpointView, token: str = "") -> FastAPI:
     """The application with the faces of a view. With a token every caller must send it; without one only this machine is answered."""
     # The defaults, whatever the variables of a server say.
     settings = Settings.model_construct(insecure=not token)
-    known = TokenSettings(name="view", sha256=sha256(token.encode()).hexdigest(), scopes=ANYONE.scopes, read=ANYONE.read, s3_secret=None)  # fmt: skip
+    known = {"name": ACCESS_KEY, "sha256": sha256(token.encode()).hexdigest(), "scopes": {"read"}, "read": {"*"}}  # fmt: skip
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     app.state.catalogue = OneView(name, view, token)
     app.state.services = SimpleNamespace(
         settings=settings,
-        tokens=Tokens((known,) if token else (), settings.insecure),
+        tokens=Tokens((TokenSettings.model_validate(known),) if token else (), settings.insecure),
         rates=RateLimits(10**9),  # none: a client may read many small ranges
         names=RootNames.of({}, Path(__file__).parent),
         sessions=SimpleNamespace(caller=lambda _: None),  # a browser may send a server's cookie
@@ -115,6 +114,7 @@ def make_app(name: str, view: CheckpointView, token: str = "") -> FastAPI:
     app.state.drain, app.state.refused = Drain(), None
     add_refusals(app)
     app.include_router(huggingface.ROUTER)
+    app.include_router(s3.ROUTER)
     app.add_middleware(ReadRequests)
     app.add_middleware(BodyLimits, settings=settings)
     app.add_middleware(Authenticate, settings=settings)

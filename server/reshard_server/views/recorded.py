@@ -7,7 +7,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
 from typing import TypeVar
 from weakref import finalize
 
@@ -34,7 +33,7 @@ from reshard_server.errors.problems import (
 )
 from reshard_server.resources import stored
 from reshard_server.services import Services
-from reshard_server.views.byte_stream import ByteStream, Piece
+from reshard_server.views.byte_stream import ByteStream, Started
 from reshard_server.views.catalogue import MAIN, Key, ServedView
 from reshard_server.views.loads import Loads
 from reshard_server.views.opened import OpenedViews
@@ -112,12 +111,12 @@ class RecordedViews:
         read = self._blocks.read(served.view.files[path], start, stop)
         pieces = self.loads.counted(served, caller.name, read)
         try:  # an error until the first piece is still a problem document
-            call = partial(list[Piece], islice(pieces, 1))
-            first = await self._serving.find(_ask, served.paths, call, _SENDING)
+            call = partial(Started, pieces)
+            started = await self._serving.find(_ask, served.paths, call, _SENDING)
         except BaseException:
             give_back()
             raise
-        return ByteStream(chain(first, pieces), give_back, status, headers)
+        return ByteStream(started, give_back, status, headers)
 
     async def key(self, access_key: str) -> Key | None:
         found = self._serving.tokens.s3_key(access_key)

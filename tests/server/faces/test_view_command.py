@@ -42,8 +42,17 @@ def viewing(folder: Path, *words: str) -> AbstractContextManager[Viewing]:
 @pytest.mark.xdist_group("torch")
 def test_stock_clients_load_a_view(folder: Path, tmp_path: Path) -> None:
     with viewing(folder, "--name", "tiny") as view:
-        export, download = view.said().splitlines()
+        export, download, *for_s3 = view.said().splitlines()
         variable, _, endpoint = export.removeprefix("export ").partition("=")
+        url = endpoint.removesuffix("/hf")
+        assert for_s3 == [
+            f"export AWS_ENDPOINT_URL={url}/s3 AWS_ACCESS_KEY_ID=view AWS_SECRET_ACCESS_KEY=view",
+            "aws s3 sync s3://views/tiny tiny",
+        ]
+        listed = httpx.get(
+            f"{url}/s3/views?list-type=2&prefix=tiny/", headers={"Host": "localhost"}
+        )
+        assert "<Key>tiny/config.json</Key>" in listed.text
         assert (variable, download) == ("HF_ENDPOINT", "hf download views/tiny")
         python = ENVIRONMENTS / "torch" / "bin" / "python"
         assert python.exists(), f"{python} is missing, so nothing can be compared: run make oracles"
@@ -90,12 +99,13 @@ def test_what_it_prints(folder: Path) -> None:
     with viewing(folder, "--json") as view:
         told = json.loads(view.said())
         assert list(told) == [
-            "command", "source", "model", "revision", "endpoint", "warnings", "files",
+            "command", "source", "model", "revision", "endpoint", "s3_endpoint", "warnings", "files",
         ]  # fmt: skip
         assert told["model"] == "views/llama"
         assert view.end() == 0
     with viewing(folder, "--token-file", "token") as view:
-        export, download = view.said().splitlines()
+        export, download, for_s3, _ = view.said().splitlines()
+        assert for_s3.endswith('AWS_SECRET_ACCESS_KEY="$(cat token)"')
         assert export.endswith('/hf HF_TOKEN="$(cat token)"')
         assert f"{folder}/llama: 6 files, " in view.errors()
         endpoint = export.split()[1].partition("=")[2]
