@@ -353,6 +353,7 @@ def test_without_a_token_other_names_of_this_host_are_refused(face: Face) -> Non
     [
         ("1000", "1000"), ("llama-3.1_8B", "llama-3.1_8B"), ("..run 7/step--final.", "run-7-step-final"), ("größe", "gr-e"),
         ("a...b", "a.b"), ("-", ""), ("x" * 200, "x" * 90),
+        ("x" * 89 + "-y", "x" * 89),
     ],
 )  # fmt: skip
 def test_names_are_those_that_clients_take(text: str, name: str) -> None:
