@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from tests.server.faces.viewed import (  # fmt: skip
 )
 from tests.server.live import Live, live
 from tests.server.waiting import until
+from tests.warm import programs
 
 
 class World:
@@ -295,3 +298,13 @@ def test_clients_raise_the_errors_that_their_users_catch(world: World) -> None:
     ):
         said = world.refused(world.models, function, **arguments, bounds=nothing)
         assert said.startswith("FileNotFoundError")
+
+
+@pytest.mark.parametrize("source", ["hf://views/llama", "s3://views/llama", "s3://views/orbax"])
+def test_reshard_itself_reads_a_view(world: World, tmp_path: Path, source: str) -> None:
+    done = subprocess.run(
+        [programs() / "reshard", "convert", source, tmp_path / "out", "--to", "safetensors"], capture_output=True, text=True, timeout=120, check=False,
+        env={"PATH": os.environ["PATH"], "AWS_ALLOW_HTTP": "true", **world.programs.variables},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert reshard.verify(world.converted[source.rpartition("/")[2]], tmp_path / "out").equal
