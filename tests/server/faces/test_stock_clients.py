@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,9 +25,9 @@ from tests.server.faces.viewed import (  # fmt: skip
     sums,
     variables,
 )
-from tests.server.live import Live, live
+from tests.server.forked import Forked
+from tests.server.live import Live, environment, live
 from tests.server.waiting import until
-from tests.warm import programs
 
 
 class World:
@@ -276,8 +274,8 @@ PROGRAMS: tuple[tuple[str, tuple[str, ...], Mapping[str, str], str], ...] = (
 
 
 def test_programs_show_what_is_wrong(world: World) -> None:
-    for environment, words, more, part in PROGRAMS:
-        done = world.programs.run(environment, *words, **more)
+    for library, words, more, part in PROGRAMS:
+        done = world.programs.run(library, *words, **more)
         assert done.returncode != 0
         assert part in done.stderr, words
 
@@ -302,9 +300,8 @@ def test_clients_raise_the_errors_that_their_users_catch(world: World) -> None:
 
 @pytest.mark.parametrize("source", ["hf://views/llama", "s3://views/llama", "s3://views/orbax"])
 def test_reshard_itself_reads_a_view(world: World, tmp_path: Path, source: str) -> None:
-    done = subprocess.run(
-        [programs() / "reshard", "convert", source, tmp_path / "out", "--to", "safetensors"], capture_output=True, text=True, timeout=120, check=False,
-        env={"PATH": os.environ["PATH"], "AWS_ALLOW_HTTP": "true", **world.programs.variables},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = ["reshard", "convert", source, tmp_path / "out", "--to", "safetensors"]
+    said = tmp_path / "said"
+    done = Forked(words, {**environment(), **world.programs.variables}, tmp_path, said, said)
+    assert done.wait(120) == 0, said.read_text()
     assert reshard.verify(world.converted[source.rpartition("/")[2]], tmp_path / "out").equal

@@ -88,7 +88,7 @@ def variables(url: str, home: Path, token: str = "ann") -> dict[str, str]:
     return {
         "HF_ENDPOINT": f"{url}/hf", "HF_TOKEN": TOKENS[token][0], "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1",
         "AWS_ENDPOINT_URL": f"{url}/s3", "AWS_ACCESS_KEY_ID": token, "AWS_SECRET_ACCESS_KEY": s3_secret(token),
-        "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true", "AWS_ALLOW_HTTP": "true",
         "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",
         "RCLONE_CONFIG": os.devnull, "RCLONE_CONFIG_SERVER_TYPE": "s3", "RCLONE_CONFIG_SERVER_PROVIDER": "Other",
