@@ -28,7 +28,6 @@ from reshard import ViewFile
 from reshard_server.api.caller import Reading
 from reshard_server.errors.hub_headers import CODE, NO_FILE, NO_REVISION, ROOT
 from reshard_server.errors.problems import MALFORMED, NOT_FOUND, ProblemError
-from reshard_server.observability.logs import ABOUT
 from reshard_server.resources.resource import names_tag
 from reshard_server.views.byte_stream import ByteStream, byte_range
 from reshard_server.views.catalogue import MAIN, NAMESPACE, Catalogue, ServedView
@@ -101,7 +100,6 @@ async def get_tree(served: Served, folder: str = "", recursive: bool = False) ->
 @ROUTER.post(MODEL + "/paths-info/{revision}")
 async def get_paths(request: Request, served: Served) -> Response:
     """Those of the named paths that are there."""
-    ABOUT.get().is_look = True  # it changes nothing, so that the audit log need not have it
     paths = parse_qs((await request.body()).decode(errors="replace")).get("paths")
     if paths is None:
         raise ProblemError(
