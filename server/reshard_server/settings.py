@@ -346,7 +346,7 @@ class Settings(BaseSettings):
         64 * MIB, ge=8 * MIB, description="Bytes for the buffers of one stream of slices."
     )
     open_views: int = Field(64, ge=1, description="Revisions of views that are kept planned.")
-    view_cache: Size = Field(256 * MIB, ge=0, description="Bytes of views that are kept decoded.")
+    view_cache: Size = Field(256 * MIB, ge=MIB, description="Bytes of views that are kept decoded.")
     looks: int = Field(
         4, ge=1, le=64, description="Looks at metadata (inspect, plan, preview) at once."
     )

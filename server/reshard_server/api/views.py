@@ -15,7 +15,7 @@ from reshard_server.api.openapi.description import problems
 from reshard_server.api.stored import StoredDocuments, routes_of
 from reshard_server.db.stored.kinds import VIEW
 from reshard_server.errors.problems import CHANGED, GONE, NO_VIEW, OF_A_BUCKET
-from reshard_server.schemas.base import DEFAULT_PAGE, Name, PageSize, StepNumber
+from reshard_server.schemas.base import DEFAULT_PAGE, LARGEST_STEP, Name, PageSize
 from reshard_server.schemas.view import (
     FileOfView,
     ListedView,
@@ -50,7 +50,7 @@ def _views(request: Request) -> RecordedViews:
 
 Views = Annotated[RecordedViews, Depends(_views)]
 ViewName = Annotated[Name, Path(description="Name of a view.")]
-Before = Annotated[StepNumber | None, Query(description="Only steps before this one.")]
+Before = Annotated[int | None, Query(ge=0, le=LARGEST_STEP, description="Only earlier steps.")]
 Asked = Annotated[str, Query(max_length=40, description="An id, or main.")]
 
 

@@ -6,7 +6,6 @@ for it after a deletion.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -65,7 +64,7 @@ class StoredKind:
         """The roots that content names."""
         named = (content.get(member) or () for member in self.paths)
         texts = chain.from_iterable([each] if isinstance(each, str) else each for each in named)
-        return frozenset(re.split("[/=]", text)[0] for text in texts)  # = before an adapter's scale
+        return frozenset(text.partition("/")[0] for text in texts)
 
     def not_stored(self, text: str) -> LayoutError:
         """The error for a name that is not stored."""
