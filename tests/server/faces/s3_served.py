@@ -219,7 +219,7 @@ def serving_s3(folder: Path, children: Children, **settings: Any) -> Iterator[S3
         patch.setattr(services, "Children", lambda: Lent(children))
         app = create_app(chosen)
         config = uvicorn.Config(
-            app, http=protocol_of(chosen), ws="none", lifespan="on", log_config=None, proxy_headers=False,
+            app, http=protocol_of(chosen), ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
             h11_max_incomplete_event_size=chosen.header_bytes * 2,
         )  # fmt: skip
         server = uvicorn.Server(config)
