@@ -153,6 +153,9 @@ def main(act: Callable[[Sequence[str]], int] = run) -> None:
     out = open_streams()
     # Nothing here multiplies matrices; numpy's threads for that would only wait and use processor time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # huggingface_hub has bars of its own, and would warn that it sends no file on a disk by HTTP.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     stop_on_signals()
     code = act(sys.argv[1:])
     sys.stdout.flush()

@@ -45,6 +45,9 @@ class CheckpointView:
 
     Attributes:
         source: the path of the checkpoint.
+        key: of the conversion.
+        content: of the target.
+        digests: CRC-64/NVME of the tensors that the source or ``record`` recorded, by name.
         revision: 40 hex digits. Another state of the source or other options give another revision; the same means the same bytes.
         files: by path, sorted.
         identity: the root of the weights, if the source records an identity and every tensor keeps its bits; else None.
@@ -60,11 +63,13 @@ class CheckpointView:
         checkpoint = replace(content.checkpoint, conversion=key.output)
         _refuse_encoded(checkpoint)
         self.source = chosen.path
+        self.key = key
+        self.content = replace(content, checkpoint=checkpoint)
         self.warnings = (*found.reader.warnings, *content.warnings)
         self._pins = Pins(chosen, key.files)
         self._results = Results(found.reader, content, self._pins, target.max_memory)
         self._results.check_memory()
-        origins = self._results.origins
+        origins, self.digests = self._results.origins, self._results.digests
         changed = next((name for name in checkpoint.tensors if name not in origins), None)
         known = decide(target.identity, found.reader, chosen.root, changed, is_as_made=False)
         if known.mode in ("compute", "check"):
@@ -72,19 +77,24 @@ class CheckpointView:
                 f"identity is {known.mode!r}, but of a view nothing is read before it is asked for; leave it out, or identify what was loaded"
             )
         self.identity: str | None = None
-        made: dict[str, bytes] = {}
+        self._made: dict[str, bytes] = {}
         if known.of_source is not None:
             carried = carried_identity(origins, checkpoint, known.of_source)
             self.identity = carried.root
             if not checkpoint.form.file:
-                made = identity_files(carried, known.of_source, checkpoint.made)
+                self._made = identity_files(carried, known.of_source, checkpoint.made)
         self._folder = TemporaryDirectory(prefix="reshard-view-")
-        self.files: Mapping[str, ViewFile] = dict(sorted(self._files(checkpoint, made)))
+        self.files: Mapping[str, ViewFile] = dict(sorted(self._files(checkpoint, self._made)))
 
     @property
     def nbytes(self) -> int:
         """Bytes of all files."""
         return sum(file.nbytes for file in self.files.values())
+
+    def record(self) -> None:
+        """Makes ``files`` anew, with a record of the digests of all tensors if each was read as a whole: then they are those of a conversion."""
+        self.digests |= self._results.seen
+        self.files = dict(sorted(self._files(self.content.checkpoint, self._made)))
 
     def check_unchanged(self) -> None:
         """Raises SourceChangedError if the source was changed since the view was planned, MissingError if it is gone."""

@@ -34,6 +34,7 @@ from reshard_server.pages import (
     new_conversion,
     rendering,
     schedule_pages,
+    view_pages,
     visitor,
 )
 from reshard_server.pages import stored as stored_pages
@@ -64,6 +65,7 @@ ROUTERS = (
     schedule_pages.NEW,
     checkpoint_pages.ROUTER,
     stored_pages.ROUTER,
+    view_pages.ROUTER,
     api_description.ROUTER,
     rendering.ROUTER,
     huggingface.ROUTER,

@@ -337,7 +337,9 @@ class Settings(BaseSettings):
     stalled_seconds: float = Field(
         60.0, gt=0, description="Seconds that a client may pause while it reads an answer."
     )
-    requests_per_minute: int = Field(1200, ge=1, description="Requests of one token per minute.")
+    requests_per_minute: int = Field(
+        1200, ge=1, description="Requests of one token per minute, without those that read views."
+    )
     streams: int = Field(64, ge=1, description="Streams (events, slices) open at once.")
     streams_per_token: int = Field(48, ge=1, description="Streams of one token open at once.")
     stream_memory: Size = Field(

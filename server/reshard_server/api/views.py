@@ -13,6 +13,7 @@ from reshard_server.api.caller import Reading
 from reshard_server.api.openapi import examples
 from reshard_server.api.openapi.description import problems
 from reshard_server.api.stored import StoredDocuments, routes_of
+from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored.kinds import VIEW
 from reshard_server.errors.problems import CHANGED, GONE, NO_VIEW, OF_A_BUCKET
 from reshard_server.schemas.base import DEFAULT_PAGE, LARGEST_STEP, Name, PageSize
@@ -63,11 +64,12 @@ async def list_revisions(
     With the step latest it is the only one in the list. The ids of earlier ones answer as long as their sources are there.
     """
     found = await views.revisions(caller, name, page_size, before)
-    return ViewRevisions(revisions=[_revision(one, one.commit in views.opened) for one in found])
+    return ViewRevisions(revisions=[shown_revision(views, one) for one in found])
 
 
-def _revision(found: Revision, is_open: bool) -> ViewRevision:
-    modified = datetime.fromtimestamp(found.modified, UTC)
+def shown_revision(views: RecordedViews, found: Revision) -> ViewRevision:
+    """The answer about a revision."""
+    modified, is_open = datetime.fromtimestamp(found.modified, UTC), found.commit in views.opened
     return ViewRevision(commit=found.commit, step=found.step, modified=modified, is_open=is_open)
 
 
@@ -89,6 +91,10 @@ def _file(file: ViewFile) -> FileOfView:
 async def list_loads(name: ViewName, views: Views, caller: Reading) -> ViewLoads:
     """Tells who reads the view from this server now, or has within the last ten seconds; an admin sees all tokens, others their own."""
     await views.stored(caller, name)
+    return ViewLoads(loads=shown_loads(views, caller, name))
+
+
+def shown_loads(views: RecordedViews, caller: Caller, name: str) -> list[ViewLoad]:
+    """The readers of a view: all for an admin, themselves for others."""
     shown = (one for one in views.loads.of(name) if caller.is_admin or one[0] == caller.name)
-    loads = [ViewLoad(token=t, streams=n, bytes_per_second=rate) for t, n, rate in shown]
-    return ViewLoads(loads=loads)
+    return [ViewLoad(token=t, streams=n, bytes_per_second=rate) for t, n, rate in shown]

@@ -46,7 +46,7 @@ def clean_name(text: str) -> str:
     >>> clean_name("..run 7/step-1000--final")
     'run-7-step-1000-final'
     """
-    return re.sub(r"\.\.+", ".", re.sub(r"[^A-Za-z0-9_.]+", "-", text)).strip("-.")[:90]
+    return re.sub(r"\.\.+", ".", re.sub(r"[^A-Za-z0-9_.]+", "-", text))[:90].strip("-.")
 
 
 class OneView(Catalogue):
@@ -77,15 +77,12 @@ class OneView(Catalogue):
         """The bytes, as ``Catalogue`` says; a source that was changed, or is gone, is told in the log."""
         pieces = self._blocks.read(served.view.files[path], start, stop)
         try:
-            if (
-                status == HTTP_200_OK
-            ):  # the first blocks may be kept, of a source that is no longer there
+            if status == HTTP_200_OK:  # the first blocks may be those of a source that is gone
                 await run_in_threadpool(served.view.check_unchanged)
             started = await run_in_threadpool(Started, pieces)
         except ReshardError as error:
             LOG.warning(
-                "where the source was changed, start reshard view again",
-                extra={"detail": str(error)},
+                "if SRC was changed, start reshard view again", extra={"detail": str(error)}
             )
             problem = problem_of(error)
             problem.kind = _KINDS.get(type(error), problem.kind)

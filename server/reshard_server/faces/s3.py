@@ -52,8 +52,7 @@ _KNOWN = re.compile(
 @ROUTER.api_route(ROOT + "/{path:path}", methods=["GET", "HEAD"])
 async def answer(request: Request) -> Response:
     """Answers a request by its path: all buckets, the bucket, or an object."""
-    query = request.scope["query_string"].decode("latin-1")
-    asked = dict(parse_qsl(query, keep_blank_values=True))
+    asked = dict(parse_qsl(request.url.query, keep_blank_values=True))
     caller = await _caller(request, asked)
     for name, value in asked.items():
         if not _KNOWN.fullmatch(f"{name}={value}"):
@@ -65,16 +64,15 @@ async def answer(request: Request) -> Response:
     if key:
         return await _object(request, caller, key, asked)
     if not bucket:
-        inner = elements(Name=NAMESPACE, CreationDate=_iso(0))
-        inner = f"<Owner><ID>reshard</ID></Owner><Buckets><Bucket>{inner}</Bucket></Buckets>"
-        return xml_answer(f"ListAllMyBucketsResult {_XMLNS}", inner)
+        bucket = f"<Bucket>{elements(Name=NAMESPACE, CreationDate=_iso(0))}</Bucket>"
+        return xml_answer(f"ListAllMyBucketsResult {_XMLNS}", f"<Buckets>{bucket}</Buckets>")
     if request.method == "HEAD" or "location" in asked:  # an empty one is us-east-1
         return xml_answer(f"LocationConstraint {_XMLNS}", "")
     return await _page(request.app.state.catalogue, caller, asked)
 
 
 async def _caller(request: Request, asked: Asked) -> Caller:
-    """The owner of the key that signed the request; counts the request for the rate limit.
+    """The owner of the key that signed the request. Unknown ones are counted for the rate limit, as in ``middleware.authenticate``.
 
     A server without tokens takes any signature, or none.
     """
@@ -91,7 +89,6 @@ async def _caller(request: Request, asked: Asked) -> Caller:
     except ProblemError:
         services.rates.take(bucket_of(request.client.host if request.client else ""))
         raise
-    services.rates.take(f"token {caller.name}")
     ABOUT.get().caller = caller.name
     NeedsScope("read").check(caller)
     return caller
@@ -106,8 +103,7 @@ async def _page(catalogue: Catalogue, caller: Caller, asked: Asked) -> Response:
     # A token is the last name of the page before, as a marker is.
     after = asked.get("continuation-token") or asked.get("start-after") or asked.get("marker", "")
     shown = partial(quote, safe="/~") if coding == "url" else str
-    entries: list[str] = []
-    last = cut = ""
+    entries, last, cut = list[str](), "", ""
     async for name, facts in _names(catalogue, caller, prefix, delimiter, after):
         if len(entries) == min(int(most), MOST_KEYS):
             cut = last
@@ -176,8 +172,7 @@ async def _object(request: Request, caller: Caller, key: str, asked: Asked) -> R
     part = byte_range(wanted, given.get("if-range"), tag, file.nbytes)
     if part.is_part:
         headers["Content-Range"] = part.content_range
-    mode = given.get("x-amz-checksum-mode") or asked.get("x-amz-checksum-mode")
-    is_checked = mode == "ENABLED" and part.length == file.nbytes
+    is_checked = given.get("x-amz-checksum-mode") == "ENABLED" and part.length == file.nbytes
     crc = await run_sync(lambda: file.crc64nvme) if is_checked else None
     if crc is not None:
         headers["x-amz-checksum-crc64nvme"] = base64.b64encode(crc.to_bytes(8, "big")).decode()

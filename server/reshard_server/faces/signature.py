@@ -52,11 +52,14 @@ def signature_of(request: Request, asked: Asked, now: float) -> re.Match[str]:
         fields = {name: asked.get(f"X-Amz-{name}", "") for name in _FIELDS}
         fields["Content-Sha256"] = fields["Content-Sha256"] or _UNSIGNED
     else:
-        algorithm, *parts = re.split("[ ,]+", given[0])
+        form, *parts = re.split("[ ,]+", given[0])
         fields = dict(part.partition("=")[::2] for part in parts)
-        fields |= {"Algorithm": algorithm, "Date": headers.get("x-amz-date", "")}
+        fields |= {
+            "Algorithm": form,
+            "Date": headers.get("x-amz-date", ""),
+            "Expires": f"{SKEW_SECONDS}",
+        }
         fields["Content-Sha256"] = headers.get("x-amz-content-sha256", _EMPTY)
-        fields["Expires"] = str(SKEW_SECONDS)
     text = " ".join(fields.get(name, "") for name in _FIELDS)
     found = _FORM.fullmatch(text)
     seconds = int(found["seconds"]) if found else 0

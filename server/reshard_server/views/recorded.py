@@ -80,15 +80,19 @@ class RecordedViews:
         return [one.name for one in found.versions if one.is_for(caller.may_read)]
 
     async def find(self, caller: Caller, name: str, revision: str = MAIN) -> ServedView:
+        found = await self.revision(caller, name, revision)
+        plan = partial(self._serving.find, _planned, found)
+        return await self.opened.view(found.commit, self._serving.settings.open_views, plan)
+
+    async def revision(self, caller: Caller, name: str, revision: str = MAIN) -> Revision:
+        """A revision, which is not planned. Raises the errors of ``find``, but those of a plan."""
         serving, newest = self._serving, await self.stored(caller, name)
         key = (name, f"{MAIN}@{newest.version}" if revision == MAIN else revision)
         known, looked_at = self._seen.get(key, (None, 0.0))
         is_fresh = time.monotonic() - looked_at < LOOK_SECONDS
         if known is None or not is_fresh or not known.source.stored.is_for(caller.may_read):
             self._keep(key, await serving.find(_found, caller, newest, revision, known))
-        found, _ = self._seen[key]
-        plan = partial(serving.find, _planned, found)
-        return await self.opened.view(found.commit, serving.settings.open_views, plan)
+        return self._seen[key][0]
 
     async def stored(self, caller: Caller, name: str) -> StoredVersion:
         """The newest version of a view. ProblemError (404) if there is none that the caller may read."""

@@ -128,7 +128,7 @@ def test_a_changed_source_is_told_on_stderr(folder: Path, tmp_path: Path) -> Non
         path = told["files"][-2]["path"]
         answer = httpx.get(f"{told['endpoint']}/{told['model']}/resolve/main/{path}")
         assert answer.status_code == 409
-        assert "where the source was changed, start reshard view again" in view.errors()
+        assert "if SRC was changed, start reshard view again" in view.errors()
         assert f"{tmp_path}/llama was changed since the view of it was planned" in view.errors()
         assert view.end() == 0
 

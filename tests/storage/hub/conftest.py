@@ -1,0 +1,28 @@
+"""A repository with a large and a small file on a hub, and short pauses."""
+
+from __future__ import annotations
+
+import pytest
+
+from reshard.storage.hub import client
+from tests.emulators.hub import Hub
+
+LARGE = bytes(range(256)) * 64
+FILES = {"config.json": b'{"a": 1}', "folder/model.safetensors": LARGE, "folder/a b/é.txt": b"text"}
+
+
+@pytest.fixture
+def commit(hub: Hub) -> str:
+    """The commit of ``org/model``."""
+    return hub.repo("org/model").commit(FILES)
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.02)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What keeps failing ends within a second."""
+    monkeypatch.setattr(client, "RETRY_S", 0.3)
