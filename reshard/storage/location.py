@@ -304,6 +304,8 @@ def without_scheme(text: str) -> str:
 
 
 def _unsupported(scheme: str, writing: bool) -> str:
+    if writing and scheme.lower() == "hf":
+        return "the hub gets whole conversions only (convert, merge); write to a local disk, and convert that to the hub"
     if writing:
         return (
             f"writing to {scheme}:// is not supported yet; write to a local disk and copy the "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 
@@ -62,12 +62,16 @@ class ViewFile(Struct, frozen=True, dict=True):
         """True if a range costs no more than its bytes; else chunks are decoded from their beginning."""
         return all(self.results.is_seekable(segment.name) for segment in self.segments)
 
-    def read(self, start: int = 0, stop: int | None = None) -> Iterator[Octets]:
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Bytes ``start:stop`` in order, in pieces of any length; only the chunks of this range are read.
 
         Raises CorruptError for chunks with wrong bytes, SourceChangedError if the source was changed since the view was planned,
         MissingError if it is gone, StorageError if it cannot be read; before any byte that is concerned is handed over.
         """
+        return map(bytes, self.pieces(start, stop))
+
+    def pieces(self, start: int = 0, stop: int | None = None) -> Generator[Octets]:
+        """As ``read``; a piece is valid until the next one is asked for."""
         stop = self.nbytes if stop is None else min(stop, self.nbytes)
         start = min(max(0, start), stop)
         if self.known is not None:
@@ -86,7 +90,7 @@ class ViewFile(Struct, frozen=True, dict=True):
             yield from self._content(start, content)
         yield crc.to_bytes(_CRC_BYTES, "little")[max(0, start - content) : stop - content]
 
-    def _content(self, start: int, stop: int) -> Iterator[Octets]:
+    def _content(self, start: int, stop: int) -> Generator[Octets]:
         if start < len(self.head):
             yield self.head[start:stop]
         first = bisect_right(self._starts, max(start, len(self.head))) - 1
@@ -138,7 +142,7 @@ class ViewFile(Struct, frozen=True, dict=True):
         return found.hexdigest()
 
 
-def _read(place: Location, start: int, stop: int) -> Iterator[Octets]:
+def _read(place: Location, start: int, stop: int) -> Generator[Octets]:
     with closing(place.open()) as file:
         while start < stop:
             piece = file.read(start, min(PIECE_BYTES, stop - start))

@@ -6,6 +6,7 @@ A value comes from the command line, else the environment (``RESHARD_`` and the 
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time
@@ -21,6 +22,7 @@ from pydantic import (
     PlainValidator,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 from pydantic.fields import FieldInfo
@@ -122,6 +124,16 @@ class TokenSettings(BaseModel):
         default=None,
         description="Its end: a time with its zone, or a day, at whose beginning in UTC it ends.",
     )
+
+    s3_secret: str | None = Field(None, min_length=16, repr=False, description="Its secret for S3.")
+
+    @field_validator("s3_secret")
+    @classmethod
+    def _has_fit_name(cls, secret: str | None, info: ValidationInfo) -> str | None:
+        """Refuses a name that cannot be an access key in a signature."""
+        if secret and not re.fullmatch("[A-Za-z0-9._-]*", name := info.data.get("name", "")):
+            raise ValueError(f"expected a name of letters, digits and . _ -, found {name!r}")
+        return secret
 
     @field_validator("expires", mode="before")
     @classmethod
@@ -300,6 +312,11 @@ class Settings(BaseSettings):
     map_bytes_per_token: Size = Field(
         128 * MIB, ge=1024, description="Bytes of all versions of one token's maps."
     )
+    views: int = Field(5000, ge=1, description="Named views of all tokens together.")
+    views_per_token: int = Field(1000, ge=1, description="Named views of one token.")
+    view_versions: int = Field(1000, ge=1, description="Versions of one named view.")
+    view_bytes: Size = Field(512 * MIB, ge=1024, description="Bytes of all versions of views.")
+    view_bytes_per_token: Size = Field(128 * MIB, ge=1024, description="The same for one token.")
     schedules: int = Field(2000, ge=1, description="Schedules of all tokens together.")
     schedules_per_token: int = Field(500, ge=1, description="Schedules of one token.")
     schedule_bytes: Size = Field(128 * MIB, ge=1024, description="Bytes of all schedules.")
@@ -321,12 +338,16 @@ class Settings(BaseSettings):
     stalled_seconds: float = Field(
         60.0, gt=0, description="Seconds that a client may pause while it reads an answer."
     )
-    requests_per_minute: int = Field(1200, ge=1, description="Requests of one token per minute.")
+    requests_per_minute: int = Field(
+        1200, ge=1, description="Requests of one token per minute, without those that read views."
+    )
     streams: int = Field(64, ge=1, description="Streams (events, slices) open at once.")
     streams_per_token: int = Field(48, ge=1, description="Streams of one token open at once.")
     stream_memory: Size = Field(
         64 * MIB, ge=8 * MIB, description="Bytes for the buffers of one stream of slices."
     )
+    open_views: int = Field(64, ge=1, description="Revisions of views that are kept planned.")
+    view_cache: Size = Field(256 * MIB, ge=MIB, description="Bytes of views that are kept decoded.")
     looks: int = Field(
         4, ge=1, le=64, description="Looks at metadata (inspect, plan, preview) at once."
     )

@@ -9,7 +9,7 @@ are expired. The fixture ``hub`` (``tests/conftest.py``) starts one, and sets wh
         reshard.convert("hf://org/model", target)
         assert hub.asked("cdn")[0].range == "bytes=0-7"
 
-A token is a key of ``tokens``, and reads the private and gated repositories that are named there.
+A token is a key of ``tokens``, and reads the private and gated repositories that are named there. ``hub_writes.py`` has what writes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
+
+from tests.emulators.hub_writes import keep, write
 
 LARGE_BYTES = 4096
 """Files of this size, and those that end with ``.safetensors``, are large files: they have a SHA-256, and another server has their bytes."""
@@ -83,16 +85,20 @@ class Repository:
     is_gated: bool = False
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
+    parents: dict[str, str] = field(default_factory=dict)
+    messages: dict[str, str] = field(default_factory=dict)
 
-    def commit(self, files: Mapping[str, bytes | None], revision: str = "main") -> str:
+    def commit(self, files: Mapping[str, bytes | None], revision: str = "main", message: str = "") -> str:  # fmt: skip
         """Puts files into a branch, and removes those that are None; returns the commit."""
-        before = self.commits.get(self.refs.get(revision, self.refs.get("main", "")), {})
+        parent = self.refs.get(revision, self.refs.get("main", ""))
+        before = self.commits.get(parent, {})
         after = {name: data for name, data in {**before, **files}.items() if data is not None}
         texts = [f"{name} {sha256(data)}" for name, data in sorted(after.items())]
         sha = hashlib.sha1(
             "\n".join([str(len(self.commits)), *texts]).encode(), usedforsecurity=False
         ).hexdigest()
         self.commits[sha], self.refs[revision] = after, sha
+        self.parents[sha], self.messages[sha] = parent, message
         return sha
 
     def sha_of(self, revision: str) -> str | None:
@@ -124,12 +130,18 @@ class Hub:
         self.faults: list[Fault] = []
         self.log: list[Asked] = []
         self.page_entries = 1000
+        self.writers: set[str] = set()
+        self.stored: dict[str, bytes] = {}
+        """Large files by their SHA-256 that were sent, or are in a repository."""
+        self.part_bytes = 0
+        """Larger files are sent in parts of this size; 0 for none."""
+        self.parts: dict[tuple[str, int], bytes] = {}
         self.large: dict[str, bytes] = {}
         """Large files by their SHA-256, once they were asked for."""
         self.signature = 0
         """Part of the URLs of large files; those of an earlier number are expired."""
         self.lock = threading.Lock()
-        self._servers = [_serve(self, _HubRequest), _serve(self, _CdnRequest)]
+        self._servers = [_serve(self, HubRequest), _serve(self, _CdnRequest)]
         self.url, self.cdn = (f"http://127.0.0.1:{s.server_port}" for s in self._servers)
 
     def repo(self, name: str, kind: str = "models", **options: Any) -> Repository:
@@ -185,6 +197,13 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self.do_GET()
+
+    def do_POST(self) -> None:
+        self.body = self.rfile.read(int(self.headers["content-length"]))
+        self.do_GET()
+
+    def do_PUT(self) -> None:
+        self.do_POST()
 
     def do_GET(self) -> None:
         self.fault = self.hub.fault(self.path)
@@ -247,16 +266,34 @@ class _Request(BaseHTTPRequestHandler):
 _REPO = r"([\w.-]+/[\w.-]+)"
 
 
-class _HubRequest(_Request):
+class HubRequest(_Request):
     """The API, and the files of repositories."""
 
     server_name = "hub"
 
+    @property
+    def token(self) -> str:
+        return self.headers.get("authorization", "").removeprefix("Bearer ")
+
+    def writes(self) -> bool:
+        """False, and a refusal, for a token that may not write."""
+        if self.token not in self.hub.tokens:
+            self.refuse(
+                401, "", "Invalid credentials in Authorization header" if self.token else ""
+            )
+        elif self.token not in self.hub.writers:
+            self.refuse(403, "", "You don't have the rights to write here")
+        return self.token in self.hub.writers
+
     def reply(self, path: str) -> None:
-        if found := re.fullmatch(rf"/api/(models|datasets|spaces)/{_REPO}(?:/revision/([^/]+))?", path):  # fmt: skip
+        if self.command == "POST":
+            write(self, path)
+        elif found := re.fullmatch(rf"/api/(models|datasets|spaces)/{_REPO}(?:/revision/([^/]+))?", path):  # fmt: skip
             self.with_commit(found[1], found[2], unquote(found[3] or "main"), self.info)
         elif found := re.fullmatch(rf"/api/(models|datasets|spaces)/{_REPO}/tree/([^/]+)", path):
             self.with_commit(found[1], found[2], unquote(found[3]), self.tree)
+        elif found := re.fullmatch(rf"/api/(models|datasets|spaces)/{_REPO}/commits/([^/]+)", path):
+            self.with_commit(found[1], found[2], unquote(found[3]), self.commits)
         elif found := re.fullmatch(rf"/(?:(datasets|spaces)/)?{_REPO}/resolve/([^/]+)/(.+)", path):
             name = unquote(found[4])
             self.with_commit(found[1] or "models", found[2], unquote(found[3]), lambda repo, sha: self.resolve(repo, sha, name))  # fmt: skip
@@ -266,7 +303,7 @@ class _HubRequest(_Request):
     def with_commit(self, kind: str, name: str, revision: str, then: Callable[[Repository, str], None]) -> None:  # fmt: skip
         """Refuses who may not see a repository, and revisions that it does not have."""
         repo = self.hub.repos.get((kind, name))
-        token = self.headers.get("authorization", "").removeprefix("Bearer ")
+        token = self.token
         if token and token not in self.hub.tokens:
             self.refuse(401, "", "Invalid credentials in Authorization header")
             return
@@ -282,6 +319,13 @@ class _HubRequest(_Request):
         names = [{"rfilename": name} for name in sorted(repo.commits[sha])]
         gated = "manual" if repo.is_gated else False
         self.json({"id": repo.name, "sha": sha, "private": repo.is_private, "gated": gated, "siblings": names})  # fmt: skip
+
+    def commits(self, repo: Repository, sha: str) -> None:
+        found = []
+        while sha:
+            found.append({"id": sha, "title": repo.messages[sha].partition("\n")[0], "message": repo.messages[sha], "authors": [], "date": "2026-01-01T00:00:00.000Z"})  # fmt: skip
+            sha = repo.parents[sha]
+        self.json(found)
 
     def tree(self, repo: Repository, sha: str) -> None:
         files, entries = repo.commits[sha], dict[str, dict[str, Any]]()
@@ -334,6 +378,9 @@ class _CdnRequest(_Request):
     server_name = "cdn"
 
     def reply(self, path: str) -> None:
+        if self.command == "PUT":
+            self.take(path)
+            return
         data = self.hub.large.get(path.removeprefix("/"))
         if "authorization" in self.headers or data is None:
             self.refuse(400)
@@ -341,6 +388,18 @@ class _CdnRequest(_Request):
             self.refuse(403)
         else:
             self.file(data, {"ETag": '"0123"', "Accept-Ranges": "bytes"})
+
+    def take(self, path: str) -> None:
+        """Keeps a large file that is sent, or a part of one."""
+        oid, _, part = path.removeprefix("/").partition("/")
+        is_signed = parse_qs(self.url.query).get("signature") == [str(self.hub.signature)]
+        if not is_signed or "authorization" in self.headers:
+            self.refuse(403)
+        elif part:
+            self.hub.parts[oid, int(part)] = self.body
+            self.answer(200, b"", {"ETag": f'"{part}"'})
+        else:
+            self.answer(200 if keep(self, oid, self.body) else 400, b"", {})
 
 
 @contextmanager

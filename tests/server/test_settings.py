@@ -70,7 +70,7 @@ def test_flags_come_first_and_roots_are_joined(file: Path, monkeypatch: pytest.M
 SIZES = [
     name
     for name in Settings.model_fields
-    if name.endswith(("_memory", "_bytes", "_bytes_per_token"))
+    if name.endswith(("_memory", "_bytes", "_bytes_per_token", "_cache"))
 ]
 
 
@@ -153,7 +153,7 @@ def test_every_setting_is_described(name: str) -> None:
 
 
 SHORT = {
-    1 << 30: "1GiB", 512 << 20: "512MiB", 128 << 20: "128MiB", 64 << 20: "64MiB", 32 << 20: "32MiB", 1 << 20: "1MiB",
+    1 << 30: "1GiB", 512 << 20: "512MiB", 256 << 20: "256MiB", 128 << 20: "128MiB", 64 << 20: "64MiB", 32 << 20: "32MiB", 1 << 20: "1MiB",
     16 << 10: "16KiB",
 }  # fmt: skip
 

@@ -29,7 +29,7 @@ class Numbers:
     closed: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+    def pieces(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         stop = self.nbytes if stop is None else stop
         with self.lock:
             self.starts.append(start)

@@ -31,6 +31,7 @@ def serve(
     read: Texts = None,
     write: Texts = None,
     expires: str | None = None,
+    s3: bool = False,
 ) -> None:
     r"""Serve conversions by HTTP: durable jobs, progress, schedules, a page to watch them.
 
@@ -57,6 +58,7 @@ def serve(
         --read ROOT: Root that the token may read, or '*'; may be repeated.
         --write ROOT: Root that the token may write, or '*'; may be repeated.
         --expires 90d|DATE: When the token expires: after a number of days, at the beginning of a day (UTC), or at a time with its zone.
+        --s3: The entry gets a secret for clients of S3, too; the token's name is the access key.
 
     Examples:
         $ reshard serve --root data=/srv/checkpoints --insecure
@@ -70,11 +72,11 @@ def serve(
         _print_settings()
         return
     if make_token is not None:
-        _print_token(make_token, scope, read, write, expires)
+        _print_token(make_token, scope, read, write, expires, s3)
         return
-    if any((scope, read, write, expires)):
+    if any((scope, read, write, expires, s3)):
         raise Misuse(
-            "--scope, --read, --write and --expires belong to --make-token; add it, or leave them out"
+            "--scope, --read, --write, --expires and --s3 belong to --make-token; add it, or leave them out"
         )
     from reshard_server.serve import migrate_records
     from reshard_server.serve import serve as serve_settings
@@ -162,12 +164,13 @@ def _print_token(
     read: Sequence[str] | None,
     write: Sequence[str] | None,
     expires: str | None,
+    s3: bool,
 ) -> None:
     from reshard_server.auth.tokens import as_toml, make_token
 
     with usage():
         token, kept = make_token(
-            name, scopes or ["read", "convert"], read or (), write or (), expires
+            name, scopes or ["read", "convert"], read or (), write or (), expires, s3
         )
     typer.echo(as_toml(kept), nl=False)
     typer.echo(f"token for {name!r} (shown once): {token}", err=True)

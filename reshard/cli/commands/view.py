@@ -40,17 +40,17 @@ def view(
     as_json: bool = False,
     **given: Any,
 ) -> None:
-    r"""Serve the files that a conversion would write to clients of Hugging Face, and write none of them.
+    r"""Let clients of Hugging Face and of S3 load a checkpoint as the model that a conversion would make of it; nothing is written.
 
-    The files have the names, sizes and bytes that reshard convert with the same options would give them. Headers and config.json are made
-    at once; tensors are read, decoded and cast as a client asks for them, and only those that it asks for. So vLLM, SGLang and transformers
-    load a training checkpoint as the model that they know, without a second copy. stdout gets two lines that a client needs.
+    Its files have the names, sizes and bytes that reshard convert with the same options would give them (--to: safetensors, unless it says
+    otherwise). Headers are made at once, and tensors are read, turned and cast as a client asks for them, so that vLLM, SGLang and
+    transformers load what training wrote without a second copy. They need config.json and a tokenizer, too: --config or --carry.
 
-    SRC must stay as it is: where it was changed a client gets an error, never mixed bytes, and stderr says so. End it with Ctrl-C; it
-    exits with 0. Needs the packages of the extra 'server'; reshard serve keeps views of whole runs, with tokens for each caller.
+    stdout gets the lines that a client needs, once it can connect. SRC must stay as it is: a client gets an error where it was changed,
+    never mixed bytes, and stderr says so. Ctrl-C ends it, with 0. Needs the packages of the extra 'server'.
 
     Options:
-        --json: Print one JSON object with the addresses in place of the two lines; errors are JSON, too.
+        --json: Print one JSON object with the addresses instead; errors are JSON, too.
 
     Resources:
         --max-memory SIZE: The buffers of one read stay below this, such as 256MiB. Default: a quarter of the memory, 1GiB at most.
@@ -59,14 +59,12 @@ def view(
         --name NAME: Clients load views/NAME. Characters that no name of a model has become hyphens. Default: that of SRC's folder.
         --host ADDRESS: Address to listen on; one that other machines reach needs --token-file.
         --port N: Port; 0 takes a free one.
-        --token-file FILE: A file with a token that every client must send (HF_TOKEN). Without it none is needed.
+        --token-file FILE: A file with a token that every client must send (HF_TOKEN, or the secret of S3). Without it none is needed.
 
     Examples:
-        $ reshard view ckpt/1000 --select '^params/' --port 8123
-        $ reshard view ckpt --step latest --map llama --config models/llama \
-          --cast float=bfloat16 --name llama
-        $ reshard view gs://bucket/run/1000 --map llama --config models/llama \
-          --host 0.0.0.0 --token-file token
+        $ reshard view ckpt/1000 --map to_hf.yaml
+        $ reshard view ckpt --step latest --map to_hf.yaml --cast float=bfloat16 --name run7
+        $ reshard view ckpt/1000 --select '^params/' --host 0.0.0.0 --token-file token
     """
     need_packages("view")
     if host not in ("127.0.0.1", "::1", "localhost") and token_file is None:
@@ -74,7 +72,7 @@ def view(
             f"--host is {host!r}, which other machines reach, and no token is asked for; listen on 127.0.0.1, or give --token-file with "
             "a token that clients send"
         )
-    token = None if token_file is None else token_in(token_file)
+    token = token_in(token_file) or "" if token_file else ""
     options, layout, mesh = given_options(given), given["layout"], given["mesh"]
     check_words(options, [mesh])
     from reshard_server.faces.one_view import clean_name, make_app
@@ -94,16 +92,15 @@ def _tell(
     found: reshard.CheckpointView, name: str, url: str, token_file: Path | None, as_json: bool
 ) -> None:
     """Prints what a client needs: JSON, or lines for a shell."""
-    endpoint, model = f"{url}/hf", f"views/{name}"
+    endpoint, s3, model = f"{url}/hf", f"{url}/s3", f"views/{name}"
     if as_json:
-        files = {path: file.nbytes for path, file in found.files.items()}
-        print_answer(
-            "view", source=found.source, model=model, revision=found.revision, endpoint=endpoint, files=files, warnings=found.warnings
-        )  # fmt: skip
+        print_answer("view", source=found.source, model=model, revision=found.revision, endpoint=endpoint, s3_endpoint=s3, warnings=found.warnings,
+                     files=[{"path": path, "nbytes": file.nbytes} for path, file in found.files.items()])  # fmt: skip
     else:
         warn(found.warnings)
         size = f"{count_text(len(found.files), 'file')}, {format_bytes(found.nbytes)}"
         say(f"{found.source}: {size}; Ctrl-C ends it")
-        secret = f' HF_TOKEN="$(cat {shlex.quote(str(token_file))})"' if token_file else ""
-        print(f"export HF_ENDPOINT={endpoint}{secret}\nhf download {model}")
+        secret = f'"$(cat {shlex.quote(str(token_file))})"' if token_file else "view"
+        print(f"export HF_ENDPOINT={endpoint}{f' HF_TOKEN={secret}' * bool(token_file)}\nhf download {model}")  # fmt: skip
+        print(f"export AWS_ENDPOINT_URL={s3} AWS_ACCESS_KEY_ID=view AWS_SECRET_ACCESS_KEY={secret}\naws s3 sync s3://{model} {name}")  # fmt: skip
     sys.stdout.flush()  # a client may wait for it at the other end of a pipe

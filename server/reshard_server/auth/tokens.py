@@ -105,6 +105,13 @@ class Tokens:
             return ANYONE if self.insecure and name == ANYONE.name else None
         return None if self._is_over(known) else caller_of(known)
 
+    def s3_key(self, access_key: str) -> tuple[str, Caller] | None:
+        """The secret of an access key and its caller; None for an unknown one, or if its token has expired."""
+        known = next((token for token in self.settings if token.name == access_key), None)
+        if known is None or known.s3_secret is None or self._is_over(known):
+            return None
+        return known.s3_secret, caller_of(known)
+
     def expired(self, token: str) -> TokenSettings | None:
         """The settings of a token that has expired; None for any other."""
         known = self._of_hash(_hash(token))
@@ -198,11 +205,13 @@ def make_token(
     read: Iterable[str],
     write: Iterable[str],
     expires: str | None = None,
+    s3: bool = False,
 ) -> tuple[str, TokenSettings]:
     """A new token, and its entry for the settings.
 
     Args:
         expires: a day or a time, as the settings take it, or a number of days from now, such as ``90d``.
+        s3: if it gets a secret for the S3 face, too.
 
     Raises ReshardError for a name, scope, root or time that is not allowed.
     """
@@ -214,6 +223,7 @@ def make_token(
         "read": sorted(read),
         "write": sorted(write),
         "expires": None if expires is None else _moment(expires),
+        "s3_secret": TOKEN_PREFIX + secrets.token_urlsafe(32) if s3 else None,
     }
     try:
         return token, TokenSettings.model_validate(kept)
@@ -225,8 +235,8 @@ def make_token(
 
 
 def as_toml(token: TokenSettings) -> str:
-    """The token as a ``[[tokens]]`` entry of a settings or tokens file."""
-    members = token.model_dump(mode="json", exclude={"expires"})
+    """The token as a ``[[tokens]]`` entry of a settings or tokens file; only here its S3 secret is shown."""
+    members = token.model_dump(mode="json", exclude={"expires"}, exclude_none=True)
     lines = [
         f"{key} = {json.dumps(sorted(value) if isinstance(value, list) else value)}"
         for key, value in members.items()

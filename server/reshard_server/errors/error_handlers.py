@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from reshard.errors import ReshardError
-from reshard_server.errors.hub_headers import ROOT, hub_headers
+from reshard_server.errors.hub_headers import hub_headers
 from reshard_server.errors.problems import (
     INVALID,
     MALFORMED,
@@ -35,6 +35,7 @@ from reshard_server.errors.problems import (
     ProblemError,
     problem_of,
 )
+from reshard_server.errors.s3_xml import ROOT, s3_refusal
 from reshard_server.errors.value_errors import mistakes
 
 LOG = logging.getLogger(__name__)
@@ -47,11 +48,13 @@ _OF_STATUS = {k.status: k for k in (MALFORMED, NOT_FOUND, NOT_ALLOWED, TOO_LARGE
 
 def refuse(request: Request, problem: ProblemError) -> Response:
     """The problem as a response to the request."""
-    is_hub = request.scope["path"].startswith(f"{ROOT}/")
+    path = request.scope["path"]
+    if path.startswith(ROOT):
+        return s3_refusal(path, problem, headers_of(problem))
     return JSONResponse(
         problem.document(request.url.path),
         problem.kind.status,
-        headers={**(hub_headers(problem) if is_hub else {}), **headers_of(problem)},
+        headers={**hub_headers(path, problem), **headers_of(problem)},
         media_type=MEDIA_TYPE,
     )
 

@@ -14,8 +14,10 @@ _LONGEST = 2000
 """Characters of a message; clients refuse answers whose headers are much longer."""
 
 
-def hub_headers(problem: ProblemError) -> dict[str, str]:
-    """The code, if a hub has one for this kind of problem, and the message, which clients show."""
+def hub_headers(path: str, problem: ProblemError) -> dict[str, str]:
+    """The code, if a hub has one for this kind of problem, and the message, which clients show; nothing for other paths."""
+    if not path.startswith(f"{ROOT}/"):
+        return {}
     # A header has no ends of lines, and only characters of ASCII.
     message = problem.detail.encode("unicode_escape").decode()[:_LONGEST]
     code = {CODE: _CODES[problem.kind]} if problem.kind in _CODES else {}

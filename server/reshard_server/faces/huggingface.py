@@ -24,10 +24,10 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from reshard import ViewFile
 from reshard_server.api.caller import Reading
 from reshard_server.errors.hub_headers import CODE, NO_FILE, NO_REVISION, ROOT
 from reshard_server.errors.problems import MALFORMED, NOT_FOUND, ProblemError
-from reshard_server.observability.logs import ABOUT
 from reshard_server.resources.resource import names_tag
 from reshard_server.views.byte_stream import ByteStream, byte_range
 from reshard_server.views.catalogue import MAIN, NAMESPACE, Catalogue, ServedView
@@ -100,7 +100,6 @@ async def get_tree(served: Served, folder: str = "", recursive: bool = False) ->
 @ROUTER.post(MODEL + "/paths-info/{revision}")
 async def get_paths(request: Request, served: Served) -> Response:
     """Those of the named paths that are there."""
-    ABOUT.get().is_look = True  # it changes nothing, so that the audit log need not have it
     paths = parse_qs((await request.body()).decode(errors="replace")).get("paths")
     if paths is None:
         raise ProblemError(
@@ -122,9 +121,12 @@ def _entries(served: ServedView, folder: str, recursive: bool) -> Mapping[str, A
             entry = {"type": "directory", "path": path[:at], "size": 0, "oid": served.commit}
             found.setdefault(path[:at], entry)
         if recursive or not slashes:
-            oid = file.git_id or file.tag
-            found[path] = {"type": "file", "path": path, "size": file.nbytes, "oid": oid}
+            found[path] = {"type": "file", "path": path, "size": file.nbytes, "oid": _id(file)}
     return found
+
+
+def _id(file: ViewFile) -> str:
+    return file.git_id or file.tag
 
 
 @ROUTER.api_route("/{owner}/{name}/resolve/{revision}/{path:path}", methods=["GET", "HEAD"])
@@ -133,7 +135,8 @@ async def get_file(request: Request, caller: Reading, served: Served, path: str)
     file = served.view.files.get(path)
     if file is None:
         raise _no_file(served, path)
-    asked, tag = request.headers, f'"{file.tag}"'
+    # As on a hub: what the tree calls its id, so that a client can tell that they are of one file.
+    asked, tag = request.headers, f'"{await run_in_threadpool(_id, file)}"'
     headers = {"ETag": tag, COMMIT: served.commit, "Accept-Ranges": "bytes"}
     headers["Last-Modified"] = formatdate(served.modified, usegmt=True)
     if names_tag(asked.get("if-none-match", ""), tag):

@@ -52,11 +52,13 @@ class Authenticate(HttpMiddleware):
 
 
 async def authenticate(request: Request) -> Caller:
-    """The caller; counts the request for the rate limit. Raises ProblemError for an unknown caller."""
+    """The caller; counts the request for the rate limit, unless it reads a view. Raises ProblemError for an unknown caller."""
     services: Services = request.app.state.services
     caller = await _known(services, request)
     address = request.client.host if request.client else ""
-    services.rates.take(f"token {caller.name}" if caller else bucket_of(address))
+    # A client loads a model in a range for every few MiB, and gives it up when it is refused for long; its streams are limited.
+    if caller is None or not request.scope["path"].startswith("/hf/"):
+        services.rates.take(f"token {caller.name}" if caller else bucket_of(address))
     if caller is None:
         raise _unknown(services, request)
     ABOUT.get().caller = caller.name

@@ -16,6 +16,7 @@ from reshard_server.auth.limits import Drain
 from reshard_server.auth.sessions import SAFE_METHODS
 from reshard_server.errors.error_handlers import refuse, without_database
 from reshard_server.errors.problems import INTERNAL, ProblemError
+from reshard_server.errors.s3_xml import ROOT
 from reshard_server.middleware.http_protocol import HttpMiddleware
 from reshard_server.observability.logs import ABOUT, About, Event, audit
 from reshard_server.observability.metrics import Metrics
@@ -32,7 +33,7 @@ READ_ONLY_POSTS = frozenset(
 """POST requests that change nothing. Every other request except GET is logged, even if there is no route for it."""
 
 _SESSIONS: dict[str, Event] = {"/sign-in": "sign-in", "/sign-out": "sign-out"}
-_UNAUTHENTICATED = 401
+_UNAUTHENTICATED, _S3_DENIED = 401, 403
 LONGEST = 500
 
 
@@ -57,11 +58,13 @@ def audit_request(scope: Scope, status: int | None) -> None:
 
 def _event(scope: Scope, status: int | None) -> Event | None:
     path = scope["path"]
-    if scope["method"] not in SAFE_METHODS and path not in READ_ONLY_POSTS:
+    is_look = path in READ_ONLY_POSTS or path.startswith("/hf/")  # whose routes change nothing
+    if scope["method"] not in SAFE_METHODS and not is_look:
         event = _SESSIONS.get(path, "change")
         return None if event == "change" and ABOUT.get().is_look else event
     is_unknown_token = status == _UNAUTHENTICATED and "authorization" in Headers(scope=scope)
-    return "refused" if is_unknown_token else None
+    is_unknown_key = status == _S3_DENIED and path.startswith(ROOT) and ABOUT.get().caller is None
+    return "refused" if is_unknown_token or is_unknown_key else None
 
 
 LOG = logging.getLogger("reshard_server.requests")
@@ -149,5 +152,7 @@ def request_id(headers: Headers) -> str:
 def _add_headers(headers: MutableHeaders, request: str, path: str) -> None:
     headers[REQUEST_ID] = request
     headers.setdefault("X-Content-Type-Options", "nosniff")
+    if path.startswith(ROOT):
+        headers["x-amz-request-id"] = request
     if path.startswith("/v1/"):
         headers.setdefault("Cache-Control", "private, no-cache")

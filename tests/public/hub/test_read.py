@@ -20,7 +20,7 @@ from tests.emulators.server import Options
 from tests.equal import assert_same_trees
 from tests.formats.safetensors.build import sharded
 from tests.orbax_trees import save_manager_items, save_pytree, small_tree
-from tests.public.buckets.trees import in_form, tree
+from tests.public.buckets.trees import in_form
 from tests.public.hub.uploads import commit
 
 
@@ -171,13 +171,6 @@ def test_what_is_not_there(hub: Hub, tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         reshard.convert(url, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.usefixtures("hub")
-def test_targets_on_the_hub_are_refused(tmp_path: Path) -> None:
-    source = save_pytree(tmp_path / "saved", tree(1))
-    with pytest.raises(StorageError, match="writing to hf:// is not supported yet"):
-        reshard.convert(source, "hf://org/new")
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

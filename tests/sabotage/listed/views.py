@@ -6,6 +6,7 @@ from tests.sabotage.sabotage import Sabotage
 
 FILES = "tests/views/test_view_files.py"
 BLOCKS = "tests/views/test_blocks.py"
+TO_HUB = "tests/views/test_to_hub.py"
 
 SABOTAGES = (
     Sabotage(
@@ -20,7 +21,7 @@ SABOTAGES = (
         "view-without-digests",
         "a flipped bit of a tensor that is read whole is not noticed",
         "reshard/views/results.py",
-        "if place == stop and digest is not None:",
+        "if place == stop and is_all:",
         "if False:",
         (f"{FILES}::test_wrong_bytes_are_found_before_the_last_is_handed_over",),
     ),
@@ -63,5 +64,29 @@ SABOTAGES = (
         "        finalize(slot, self._free.append, number).atexit = False\n",
         "        self._free.appendleft(number)\n",
         (f"{BLOCKS}::test_memory_is_bounded",),
+    ),
+    Sabotage(
+        "commit-on-another-head",
+        "a commit goes on top of one that nobody looked at",
+        "reshard/views/to_hub.py",
+        '"parent_commit": head',
+        '"parent_commit": None',
+        (f"{TO_HUB}::test_a_commit_in_between_refuses_this_one",),
+    ),
+    Sabotage(
+        "commit-of-a-changed-source",
+        "a source that was written while files were sent is committed",
+        "reshard/views/to_hub.py",
+        "        view.check_unchanged()\n",
+        "",
+        (f"{TO_HUB}::test_a_source_that_changes_meanwhile_is_not_committed",),
+    ),
+    Sabotage(
+        "commit-without-the-record",
+        "files that hold digests are hashed before these are known",
+        "reshard/views/to_hub.py",
+        "if f.is_known or f.head != heads[path]",
+        "if f.is_known",
+        (f"{TO_HUB}::test_the_files_are_those_of_a_conversion_to_a_folder",),
     ),
 )

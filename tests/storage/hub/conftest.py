@@ -6,9 +6,8 @@ import pytest
 
 from reshard.storage.hub import client
 from tests.emulators.hub import Hub
+from tests.storage.hub.contents import FILES
 
-LARGE = bytes(range(256)) * 64
-FILES = {"config.json": b'{"a": 1}', "folder/model.safetensors": LARGE, "folder/a b/é.txt": b"text"}
 
 
 @pytest.fixture

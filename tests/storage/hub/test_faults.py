@@ -12,7 +12,7 @@ from reshard.storage.base import OpenFile
 from reshard.storage.hub import client, store
 from reshard.storage.location import locate
 from tests.emulators.hub import Body, Fault, Hub
-from tests.storage.hub.conftest import LARGE
+from tests.storage.hub.contents import LARGE
 
 
 @pytest.fixture

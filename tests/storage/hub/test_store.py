@@ -15,7 +15,7 @@ from reshard.storage.buckets.counts import so_far
 from reshard.storage.buckets.file import RANGE_BYTES
 from reshard.storage.location import locate
 from tests.emulators.hub import Fault, Hub, blob_sha1, sha256
-from tests.storage.hub.conftest import FILES, LARGE
+from tests.storage.hub.contents import FILES, LARGE
 
 
 def test_names_sizes_and_versions(hub: Hub, commit: str) -> None:
