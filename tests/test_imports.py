@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
+HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras", "huggingface_hub", "httpx2")
 
 # Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (

@@ -226,7 +226,7 @@ def locate(path: str | os.PathLike[str]) -> Location:
     StorageError for another scheme, or a URL that is not clean.
     """
     text = os.fspath(path)
-    if is_in_hub(text):
+    if text[:5].lower() == "hf://":
         from reshard.storage.hub.store import hub_location
 
         return hub_location(text)
@@ -330,14 +330,16 @@ def _refuse_odd(path: str) -> None:
 
 
 def is_in_bucket(source: object) -> bool:
-    """True if a user's source names a place in a bucket."""
+    """True if a user's source names a place in a bucket, which the hub may have."""
     match = _SCHEME.match(source) if isinstance(source, str) else None
-    return match is not None and is_bucket_scheme(match[1])
+    is_of_hub = match is not None and match.string[:13].lower() == "hf://buckets/"
+    return is_of_hub or (match is not None and is_bucket_scheme(match[1]))
 
 
 def is_in_hub(source: object) -> bool:
-    """True if a user's source names a place on the Hugging Face hub."""
-    return isinstance(source, str) and source[:5].lower() == "hf://"
+    """True if a user's source names a place in a repository of the Hugging Face hub."""
+    is_url = isinstance(source, str) and source[:5].lower() == "hf://"
+    return is_url and not is_in_bucket(source)
 
 
 def open_file(text: str, version: str = "", what: str = "") -> OpenFile:

@@ -36,7 +36,7 @@ from pydantic_settings import (
 
 from reshard.errors import ReshardError
 from reshard.geometry.sizes import parse_bytes, shortest_bytes
-from reshard.storage.location import Location, locate
+from reshard.storage.location import Location, is_in_hub, locate
 from reshard_server.errors.value_errors import expected
 
 MIB = 1 << 20
@@ -68,7 +68,8 @@ def _moment(value: object) -> datetime | None:
 
 def _place(value: object) -> Location:
     """The place of a root; a URL's form is checked, and nothing is looked up."""
-    if not isinstance(value, str | Path | Location):
+    # A place on the hub would stay at the commit of the start.
+    if not isinstance(value, str | Path | Location) or is_in_hub(value):
         raise ValueError("expected a folder, or a URL that begins with gs://, s3:// or az://")
     try:
         return value if isinstance(value, Location) else locate(value)

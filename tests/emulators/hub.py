@@ -171,10 +171,15 @@ class Hub:
             server.server_close()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Says nothing of clients that left."""
+
+
 def _serve(hub: Hub, handler: type[_Request]) -> ThreadingHTTPServer:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type(handler.__name__, (handler,), {"hub": hub}))
-    server.daemon_threads = True
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that was killed
+    server = _Server(("127.0.0.1", 0), type(handler.__name__, (handler,), {"hub": hub}))
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     return server
 

@@ -34,6 +34,7 @@ def test_roots_in_buckets() -> None:
         ("s3://key:S3CRET@bucket/x", "takes no user and no password; credentials come from the environment"),
         ("s3://bucket/x?X-Amz-Signature=S3CRET", "a signed URL cannot be taken"),
         (7, "expected a folder, or a URL that begins with gs://, s3:// or az://"),
+        ("hf://org/model", "expected a folder, or a URL that begins with gs://, s3:// or az://"),
     ],
 )  # fmt: skip
 def test_roots_that_cannot_be(root: object, words: str) -> None:

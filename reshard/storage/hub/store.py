@@ -99,7 +99,10 @@ class HubStore(Struct, frozen=True):
         self.remove(path)
 
     def remove(self, path: str) -> NoReturn:
-        raise StorageError(f"{self.traits.text(path)} cannot be changed: only commits change it")
+        raise StorageError(
+            f"{self.traits.text(path)} cannot be changed by itself: a repository of the hub changes by commits; work on a copy on a disk "
+            f"(hf download {self.root.repo} --local-dir ...)"
+        )
 
 
 class HubFile(RangedFile):

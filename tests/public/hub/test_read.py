@@ -14,7 +14,9 @@ import reshard
 from reshard.errors import MissingError, MissingPackageError, PlanError, StorageError
 from tests.checkpoint_files import files_without_times
 from tests.conformance.forms import FORMS, Form
+from tests.emulators.buckets import Bucket
 from tests.emulators.hub import Fault, Hub
+from tests.emulators.server import Options
 from tests.equal import assert_same_trees
 from tests.formats.safetensors.build import sharded
 from tests.orbax_trees import save_manager_items, save_pytree, small_tree
@@ -144,19 +146,21 @@ def test_the_cache_is_read_without_requests(
     assert reshard.verify(tmp_path / "a", tmp_path / "b").differences == 0
 
 
-def test_a_bucket_of_the_hub_is_read_and_written(
-    s3_bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_bucket_of_the_hub_is_one_of_s3(
+    s3_bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.emulators.buckets import Bucket
-
-    assert isinstance(s3_bucket, Bucket)
     settings = tmp_path / "buckets.toml"
     settings.write_text(f'["{s3_bucket.url}"]\nendpoint = "{s3_bucket.emulator.url}/org"\n')
     monkeypatch.setenv("RESHARD_BUCKETS", str(settings))
+    s3_bucket.emulator.options = Options(begin="/org")
+    source = save_pytree(tmp_path / "saved", small_tree())
+    reshard.convert(source, f"hf://buckets/org/{s3_bucket.name}/run/7")
+    assert reshard.verify(f"hf://buckets/org/{s3_bucket.name}/run/7", source).differences == 0
+    report = reshard.convert(f"hf://buckets/org/{s3_bucket.name}/run", tmp_path / "out", step=7)
+    assert report.requests is not None
+    assert reshard.verify(f"{s3_bucket.url}/run/7", tmp_path / "out").differences == 0
     with pytest.raises(StorageError, match="no endpoint of the namespace 'other' is set for s3://"):
         reshard.inspect(f"hf://buckets/other/{s3_bucket.name}/run")
-    with pytest.raises(MissingError, match=f"s3://{s3_bucket.name}/run"):
-        reshard.inspect(f"hf://buckets/org/{s3_bucket.name}/run")
 
 
 def test_what_is_not_there(hub: Hub, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from tests.emulators.hub import Hub
 from tests.storage.hub.contents import FILES
 
 
-
 @pytest.fixture
 def commit(hub: Hub) -> str:
     """The commit of ``org/model``."""
