@@ -17,11 +17,11 @@ from starlette.requests import Request
 
 from reshard_server.errors.s3_xml import refusal
 
-LONGEST_SECONDS = 7 * 24 * 3600
-"""Of a presigned URL, as S3 allows."""
+LONGEST = 7 * 24 * 3600
+"""Seconds for which a presigned URL may be good, as in S3."""
 
-SKEW_SECONDS = 15 * 60
-"""A signature is good for this long before and after its time, as S3 allows."""
+SKEW = 15 * 60
+"""Seconds for which a signature is good before and after its time, as in S3."""
 
 Asked = Mapping[str, str]
 """The decoded parameters of a request."""
@@ -43,8 +43,8 @@ def signature_of(request: Request, asked: Asked, now: float) -> re.Match[str]:
 
     Raises ProblemError for none, two, a malformed one, and one that is too old or too new.
     """
-    headers, is_url = request.headers, "X-Amz-Algorithm" in asked
-    given = headers.getlist("authorization")
+    sent, is_url = request.headers, "X-Amz-Algorithm" in asked
+    given = sent.getlist("authorization")
     if len(given) + is_url != 1:
         text = f"one signature was expected, in the header Authorization or in the URL, found {len(given) + is_url}"
         raise refusal("access-denied", 403, f"{text}; give the client an access key and its secret")
@@ -54,19 +54,15 @@ def signature_of(request: Request, asked: Asked, now: float) -> re.Match[str]:
     else:
         form, *parts = re.split("[ ,]+", given[0])
         fields = dict(part.partition("=")[::2] for part in parts)
-        fields |= {
-            "Algorithm": form,
-            "Date": headers.get("x-amz-date", ""),
-            "Expires": f"{SKEW_SECONDS}",
-        }
-        fields["Content-Sha256"] = headers.get("x-amz-content-sha256", _EMPTY)
+        fields |= {"Algorithm": form, "Date": sent.get("x-amz-date", ""), "Expires": str(SKEW)}
+        fields["Content-Sha256"] = sent.get("x-amz-content-sha256", _EMPTY)
     text = " ".join(fields.get(name, "") for name in _FIELDS)
     found = _FORM.fullmatch(text)
     seconds = int(found["seconds"]) if found else 0
-    if not found or "host" not in found["headers"].split(";") or seconds > LONGEST_SECONDS:
+    if not found or "host" not in found["headers"].split(";") or seconds > LONGEST:
         raise refusal("invalid-request", 400, f"expected {_EXPECTED}; found {text[:300]!r}")
     # Times in this form have the order of their texts.
-    moments = (gmtime(now + more) for more in (-seconds, 0, SKEW_SECONDS))
+    moments = (gmtime(now + more) for more in (-seconds, 0, SKEW))
     first, here, last = (strftime("%Y%m%dT%H%M%SZ", moment) for moment in moments)
     if not first <= found["moment"] <= last:
         slug = "access-denied" if is_url and found["moment"] < first else "request-time-too-skewed"
