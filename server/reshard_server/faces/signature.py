@@ -47,7 +47,7 @@ def signature_of(request: Request, asked: Asked, now: float) -> re.Match[str]:
     given = sent.getlist("authorization")
     if len(given) + is_url != 1:
         text = f"one signature was expected, in the header Authorization or in the URL, found {len(given) + is_url}"
-        raise refusal("access-denied", 403, f"{text}; give the client an access key and its secret")
+        raise refusal("access-denied", 403, f"{text}; set a key, and signature version 4")
     if is_url:
         fields = {name: asked.get(f"X-Amz-{name}", "") for name in _FIELDS}
         fields["Content-Sha256"] = fields["Content-Sha256"] or _UNSIGNED
