@@ -1,6 +1,6 @@
 # Everything runs in .venv, which the first target that needs it creates from requirements.lock.
 # What tests ask for its answers has environments of its own in .oracles: the real TensorFlow and torch, the clients of
-# clouds and their emulators. So has the program that makes the site of the documentation.
+# clouds and their emulators, and those that load models. So has the program that makes the site of the documentation.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,6 +14,7 @@ TENSORFLOW := .oracles/tensorflow/.installed
 TORCH := .oracles/torch/.installed
 OPENAPI := .oracles/openapi/.installed
 CLOUD := .oracles/cloud/.installed
+MODELS := .oracles/models/.installed
 AZURITE := .oracles/azurite/.installed
 SITE := .oracles/docs/.installed
 CLIENTS := .oracles/clients/.installed
@@ -34,7 +35,7 @@ demo: $(INSTALLED) ## reshard a real Orbax checkpoint from a 4x2 mesh to a mesh 
 	@rm -rf demo
 	$(BIN)/reshard demo --dir demo
 
-oracles: $(TENSORFLOW) $(TORCH) $(OPENAPI) $(CLOUD) $(AZURITE) $(SITE) ## create .oracles with what tests ask: TensorFlow, torch, a linter of OpenAPI, clients and emulators of clouds, the maker of the docs' site
+oracles: $(TENSORFLOW) $(TORCH) $(OPENAPI) $(CLOUD) $(MODELS) $(AZURITE) $(SITE) ## create .oracles with what tests ask: TensorFlow, torch, a linter of OpenAPI, clients and emulators of clouds, loaders of models, the maker of the docs' site
 
 tools: ## see that the programs are there with which tests work: browser, database, curl, nginx, systemd
 	@.ci/tools
@@ -109,6 +110,10 @@ $(TORCH): requirements-torch.lock
 
 $(CLOUD): requirements-cloud.lock
 	$(call environment,$(@D),requirements-cloud.lock)
+	@touch $@
+
+$(MODELS): requirements-models.lock
+	$(call environment,$(@D),requirements-models.lock)
 	@touch $@
 
 $(SITE): requirements-docs.lock

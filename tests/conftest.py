@@ -19,6 +19,7 @@ from tests.campaigns import CAMPAIGN, USUAL
 
 if TYPE_CHECKING:
     from tests.emulators.buckets import Bucket
+    from tests.emulators.hub import Hub
     from tests.emulators.server import Server
     from tests.oracles.oracle import Oracle
 
@@ -56,7 +57,7 @@ _SLOW_GROUPS = frozenset(
     {"live-processes", "memory", "process_group", "restore-budget", "restore-processes"}
 )
 _SLOW_FIXTURES = frozenset({
-    "azurite", "azurite_bucket", "cloud", "gcs_bucket", "gcs_server", "moto", "moto_bucket", "s3_bucket", "s3_server", "tensorflow",
+    "azurite", "azurite_bucket", "cloud", "gcs_bucket", "gcs_server", "hub", "moto", "moto_bucket", "s3_bucket", "s3_server", "tensorflow",
     "torch",
 })  # fmt: skip
 """The fixtures and rooms that ``--quick`` leaves out: services, browsers, clusters, oracles, buckets, crashes, and processes whose memory is measured."""
@@ -253,6 +254,15 @@ def gcs_bucket(gcs_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
     with lend(gcs_server, "gs", monkeypatch) as bucket:
         yield bucket
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub of models, which huggingface_hub reaches in this process and in programs; its cache and its token are those of the test."""
+    from tests.emulators.hub import lend
+
+    with lend(tmp_path / "hf", monkeypatch) as lent:
+        yield lent
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ PATH_CALLS = frozenset(
 
 EXCEPTIONS = {
     "reads or writes files that users name, such as layouts": (
-        "cli.commands.demo", "cli.commands.inspection", "cli.commands.rules", "cli.commands.serve", "cli.remote", "cli.groups",
+        "cli.commands.demo", "cli.commands.inspection", "cli.commands.rules", "cli.commands.serve", "cli.commands.view", "cli.remote", "cli.groups",
         "cli.console", "cli.target_options", "layout.layout_text",
     ),
     "moves a finished checkpoint up into the folder of an init container": ("cli.init_container",),
@@ -55,6 +55,7 @@ EXCEPTIONS = {
         "engine.write.chunk_files", "engine.write.sinks",
         "saving.orbax_manager",
     ),
+    "keeps the metadata of a view in a temporary folder": ("views.checkpoint_view",),
     "starts processes of its own program": ("engine.executor",),
     "makes probes in a folder of their own, and looks for what a script made of each": ("rules.probe_files",),
     "asks how wide the terminal is": ("api.progress_lines",),

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras")
+HEAVY = ("jax", "orbax", "tensorstore", "torch", "tensorflow", "keras", "huggingface_hub", "httpx2")
 
 # Each may import itself and what comes after it; those in one string stand beside each other.
 ORDER = (
@@ -28,7 +28,7 @@ ORDER = (
 )  # fmt: skip
 # What the command line may import of reshard besides its top: plans in detail, small pieces of text, and checks of words.
 CLI_MODULES = (
-    "reshard.answers.record", "reshard.answers.shared", "reshard.api.progress_lines", "reshard.conversion.declared_options",
+    "reshard.answers.record", "reshard.answers.shared", "reshard.api.progress_lines", "reshard.api.views", "reshard.conversion.declared_options",
     "reshard.conversion.options", "reshard.conversion.plan", "reshard.conversion.report", "reshard.deltas.declared_options",
     "reshard.errors", "reshard.executors.ray", "reshard.geometry.sizes", "reshard.identity.keys", "reshard.identity.leaf_tree",
     "reshard.inspection.checkpoint_info", "reshard.layout.axes", "reshard.layout.changes", "reshard.layout.layout_file",
@@ -39,7 +39,7 @@ CLI_MODULES = (
 ABOVE_THE_TOP = ("cli", "demo")
 # Modules that the server may import of reshard besides its top.
 PUBLIC_MODULES = (
-    "reshard.formats.known_formats",
+    "reshard.formats.known_formats", "reshard.api.sources", "reshard.api.views",
     "reshard.answers.record", "reshard.arguments", "reshard.arithmetic.average", "reshard.conversion.declared_options", "reshard.conversion.options",
     "reshard.conversion.plan", "reshard.deltas.declared_options", "reshard.deltas.versions", "reshard.errors",
     "reshard.executors.ray", "reshard.formats.delta.index_values", "reshard.formats.names", "reshard.formats.registry",
@@ -48,9 +48,10 @@ PUBLIC_MODULES = (
     "reshard.identity.slice_proof", "reshard.inspection.checkpoint_info", "reshard.layout.bridges.from_keras", "reshard.layout.changes",
     "reshard.layout.layout_text", "reshard.layout.shard_picture", "reshard.maps.read_map", "reshard.options", "reshard.planning.rules", "reshard.storage.location",
     "reshard.storage.parts", "reshard.storage.targets", "reshard.streaming.tensor_stream", "reshard.verification.reports",
+    "reshard.views.checkpoint_view",
 )  # fmt: skip
 SERVER_ORDER = (
-    "work", "serve", "app", "refuse_before_body", "pages faces", "api", "middleware", "resources", "services", "schedules views", "jobs",
+    "work", "serve", "app", "refuse_before_body", "pages faces", "api", "middleware views", "resources", "services", "schedules", "jobs",
     "engines", "worker deliveries", "observability", "auth", "db", "schemas settings", "errors host_clock",
 )  # fmt: skip
 # What the client may import of the server; nothing of the server imports the client.
@@ -61,7 +62,7 @@ CLIENT_MAY = (
 )
 # Which commands may import the server when they run.
 SERVER_COMMANDS = (
-    "reshard.cli.commands.jobs", "reshard.cli.commands.serve", "reshard.cli.remote", "reshard.cli.views.jobs",
+    "reshard.cli.commands.jobs", "reshard.cli.commands.serve", "reshard.cli.commands.view", "reshard.cli.remote", "reshard.cli.views.jobs",
 )  # fmt: skip
 
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts.split()}

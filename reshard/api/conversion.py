@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
+from msgspec.structs import replace
+
 from reshard.api.sources import source_of
 from reshard.arguments import check_positive, takes_options
 from reshard.conversion.options import Target
@@ -45,7 +47,8 @@ def plan(
     """Plans a ``convert`` with the same arguments, and estimates its cost. No tensor is read.
 
     Args:
-        target: the path of the target. With None the plan has no free space, and does not test whether the target exists.
+        target: the path of the target. With None, and for one on the hub, the plan has no free space, and does not test whether the
+            target exists.
         step, item, unlisted: the step of a run, the item of several, and the treatment of unlisted tensors and files; as for
             ``inspect``.
         dequantize, lora, quantize_like: as for ``convert``.
@@ -61,11 +64,14 @@ def plan(
     """
     from reshard.conversion.check_target import check_target
     from reshard.conversion.make_plan import plan_conversions, plan_without_target
+    from reshard.storage.location import is_in_hub
 
     check_positive("hosts", hosts, "hosts that share the work, such as 16")
     limits = limits_of(max_memory, workers, source, target, max_growth=max_growth)
     checked = check_target(Target("" if target is None else target, **options), limits)
     chosen = source_of(source, step, item, unlisted, dequantize, lora, quantize_like)
+    if is_in_hub(checked.target):  # free space and what is there are not asked for
+        target, checked = None, replace(checked, target="", to=checked.to or "safetensors")
     if target is None:
         return plan_without_target(chosen, checked, hosts)
     return plan_conversions(chosen, [checked], hosts).summaries[0]
@@ -155,6 +161,8 @@ def convert(
     conversion, nothing is done, and the report has the digests that ``target`` recorded.
 
     Args:
+        target: a folder, a file, a folder in a bucket, or ``hf://namespace/name[@branch][/folder]``: a model on the Hugging Face hub, which gets
+            safetensors files by one commit. ``progress`` is then called from the threads that send, too, one at a time.
         step, item, unlisted, max_memory, workers, max_growth: as for ``plan``.
         dequantize: reads quantised weights as the weights that they stand for, of this dtype: ``"bfloat16"`` or ``"float32"``. Their scales
             are not in the target, and config.json says nothing of them. Each weight is computed in float32 and then rounded; the report
@@ -248,7 +256,18 @@ def converted(
     from concurrent.futures import Executor, ThreadPoolExecutor
 
     from reshard.conversion.convert import convert_targets
+    from reshard.conversion.report import MultiReport
+    from reshard.storage.location import is_in_hub
 
+    if any(is_in_hub(one.target) for one in checked):
+        from reshard.views.to_hub import convert_to_hub
+
+        if len(checked) > 1 or executor is not None or parts is not None:
+            raise PlanError(
+                "a target on the hub is made by one process, in a commit of its own; convert to it alone, and leave out executor and parts"
+            )
+        report = convert_to_hub(chosen, checked[0], progress, before_publish)
+        return MultiReport(report.source, (report,), report.read_bytes, report.seconds)
     if not isinstance(executor, Executor | None):
         raise PlanError(
             f"executor is {executor!r}; expected a concurrent.futures.Executor, or None for threads"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from reshard.api.sources import source_of
 from reshard.arguments import takes_options
@@ -13,6 +13,7 @@ from reshard.errors import PlanError
 
 if TYPE_CHECKING:
     from reshard.arguments import Dequantized, Path, Unlisted
+    from reshard.conversion.check_target import CheckedTarget
     from reshard.conversion.options import ConvertOptions
     from reshard.formats.choose import Step
     from reshard.views.checkpoint_view import CheckpointView
@@ -49,15 +50,21 @@ def open_view(
     >>> view = open_view("ckpt/100", map="llama", config="models/llama")  # doctest: +SKIP
     >>> b"".join(view.files["model.safetensors"].read(0, 8))  # doctest: +SKIP
     """
-    from reshard.conversion.check_target import check_target
     from reshard.views.checkpoint_view import CheckpointView
+
+    target = view_target(max_memory, **options)
+    chosen = source_of(source, step, item, unlisted, dequantize, lora, quantize_like)
+    return CheckpointView(chosen, target)
+
+
+def view_target(max_memory: int | str | None = None, **options: Any) -> CheckedTarget:
+    """The parsed options of a view; one may be parsed once for the views of many steps. Raises as ``open_view``."""
+    from reshard.conversion.check_target import check_target
 
     for name in OF_A_RUN:
         if options.get(name):
             raise PlanError(
                 f"{name} says how a target is written, and a view writes none; leave it out ({name})"
             )
-    asked = Target("", **{"to": "safetensors", **options})  # type: ignore[arg-type]
-    checked = check_target(asked, limits_of(max_memory, None))
-    chosen = source_of(source, step, item, unlisted, dequantize, lora, quantize_like)
-    return CheckpointView(chosen, checked)
+    asked = Target("", **{"to": "safetensors", **options})
+    return check_target(asked, limits_of(max_memory, None))

@@ -30,8 +30,8 @@ from reshard.errors import ReshardError
 from reshard.version import __version__
 
 COMMANDS = {
-    "inspect": "inspection", "steps": "inspection", "layout": "inspection", "plan": "conversion", "convert": "conversion", "delta": "deltas",
-    "apply": "deltas", "merge": "merging", "rules": "rules", "recipes": "rules",
+    "inspect": "inspection", "steps": "inspection", "layout": "inspection", "plan": "conversion", "convert": "conversion", "view": "view",
+    "delta": "deltas", "apply": "deltas", "merge": "merging", "rules": "rules", "recipes": "rules",
     "part": "targets", "commit": "targets", "verify": "verification", "diff": "verification",
     "fingerprint": "verification", "identify": "identity", "sign": "identity", "doctor": "targets", "clean": "targets", "serve": "serve",
     "work": "serve", "jobs": "jobs", "demo": "demo",
@@ -107,6 +107,7 @@ def about(
         $ reshard convert ckpt/1000 served --layout serving.yaml
         $ reshard verify ckpt/1000 served
         $ reshard diff ckpt/1000 ckpt/2000
+        $ reshard view ckpt/1000 --map to_hf.yaml
         $ reshard fingerprint ckpt/1000
         $ reshard jobs list --server http://checkpoints:8080
     """
@@ -152,6 +153,9 @@ def main(act: Callable[[Sequence[str]], int] = run) -> None:
     out = open_streams()
     # Nothing here multiplies matrices; numpy's threads for that would only wait and use processor time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # huggingface_hub has bars of its own, and would warn that it sends no file on a disk by HTTP.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     stop_on_signals()
     code = act(sys.argv[1:])
     sys.stdout.flush()

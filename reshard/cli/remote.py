@@ -127,7 +127,7 @@ def connected(asked: Asked) -> Iterator[Client]:
     Where the environment names the server, a missing path may be on this host, and a line says so.
     """
     try:
-        with _client(asked.url, _token(asked.token_file)) as client, _words_for_options(asked.url):
+        with _client(asked.url, token_in(asked.token_file)) as client, _words_for_options(asked.url):  # fmt: skip
             yield client
     except ReshardError as error:
         is_missing = isinstance(error, MissingError) or getattr(error, "status", 0) == NOT_FOUND
@@ -187,7 +187,7 @@ def one_conversion(asked: Asked, conversion: str) -> Iterator[DeltaHandle]:
             raise ServiceError(said, error.status, error.problem) from error
 
 
-def _token(file: Path | None) -> str | None:
+def token_in(file: Path | None) -> str | None:
     """The token in the file, else in the environment."""
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -174,32 +174,34 @@ def _type_of(option: Option, default: Any) -> Any:
     return str if default else str | None
 
 
-def _parameters(*, is_plan: bool) -> list[Parameter]:
+def _parameters(is_plan: bool, without: Collection[str]) -> list[Parameter]:
     """Every option, in the order of the help."""
     found = []
     for argument, option in OPTIONS.items():
-        if is_plan and not option.is_planned:
+        if (is_plan and not option.is_planned) or argument in without:
             continue
         name = _NAMES.get(argument, argument)
         default = default_of(name)
         annotation: Any = Annotated[_type_of(option, default), declared(argument)]
         found.append(Parameter(name, KEYWORD, default=default, annotation=annotation))
-        if name == "missing_axes":  # --target stands for the options above it
+        if (
+            name == "missing_axes" and "target" not in without
+        ):  # --target stands for the options above it
             found += shown_fields(Targets)
     return found
 
 
 def takes_target_options(
-    *, is_plan: bool = False, after: str = "item"
+    *, is_plan: bool = False, after: str = "item", without: Collection[str] = ()
 ) -> Callable[[Command], Command]:
-    """Gives a command every option of a target, behind its parameter ``after``, in place of its ``**given``."""
+    """Gives a command every option of a target but those of ``without``, behind its parameter ``after``, in place of its ``**given``."""
 
     def decorate(command: Command) -> Command:
         whole = spread(command)
         own = signature(whole)
         *shown, _ = own.parameters.values()
         at = list(own.parameters).index(after) + 1
-        parameters = [*shown[:at], *_parameters(is_plan=is_plan), *shown[at:]]
+        parameters = [*shown[:at], *_parameters(is_plan, without), *shown[at:]]
         whole.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it; no type declares it
         return whole
 

@@ -20,6 +20,7 @@ from reshard.layout.layout_file import LayoutFile
 from reshard.layout.layout_map import LayoutMap
 from reshard.maps.given_map import GivenMap, map_and_layout
 from reshard.planning.target_layouts import Layout, layout_of, mesh_over
+from reshard.storage.hub.address import BUCKET_OF_HUB
 from reshard.storage.location import Location, locate
 from reshard.storage.targets import refuse_state
 
@@ -101,6 +102,8 @@ def check_target(asked: Target, limits: Limits) -> CheckedTarget:
     if given_map is not None:
         given_map = given_map.over(mesh_over(layout))
     path = path_of("target", asked.target)
+    if BUCKET_OF_HUB.fullmatch(path):
+        path = str(locate(path))
     to, given = named_options(path, asked.to, parsed_options(asked))
     checked = CheckedTarget(
         max_memory=limits.max_memory,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reshard.conversion.open_target import OpenTarget
     from reshard.engine.books import TensorResult
     from reshard.formats.base import Reader
-    from reshard.formats.contents import StoredTensor
+    from reshard.layout.tensor_spec import TensorSpec
     from reshard.planning.plans import TensorPlan
 
 Proof = Literal["proved", "written", "encoded"]
@@ -293,15 +293,14 @@ def finished_report(
     warnings: tuple[str, ...] = (),
 ) -> ConversionReport:
     """The report of a target that an earlier run finished."""
-    kept = tuple(map(_kept, found.tensors.values()))
+    kept = tuple(kept_report(each.spec, each.digest) for each in found.tensors.values())
     return ConversionReport(
         source, target, kept, 0, 0, 0, seconds, warnings, already_done=True, identity=identity
     )
 
 
-def _kept(tensor: StoredTensor) -> TensorReport:
-    """The report of a tensor of a finished target, which does not record the tensor's source."""
-    spec = tensor.spec
+def kept_report(spec: TensorSpec, digest: str | None) -> TensorReport:
+    """The report of a tensor of which only the target is known."""
     return TensorReport(
         source=None,
         target=spec.name,
@@ -311,7 +310,7 @@ def _kept(tensor: StoredTensor) -> TensorReport:
         strategy=None,
         nbytes=spec.nbytes,
         source_digest=None,
-        target_digest=tensor.digest,
+        target_digest=digest,
         proof=None,
     )
 

@@ -41,7 +41,7 @@ from reshard.storage.base import NONE, Requests
 from reshard.storage.buckets.counts import so_far
 from reshard.storage.commit_markers import COMMIT_MARKER, UNFINISHED_MARK, is_left_unfinished
 from reshard.storage.local.staging import staging_above
-from reshard.storage.location import Location, locate, without_scheme
+from reshard.storage.location import Location, is_in_hub, locate, without_scheme
 
 if TYPE_CHECKING:
     from reshard.formats.computed.formula import Computation
@@ -82,12 +82,13 @@ class CheckpointPath(Struct, frozen=True, dict=True):
 
     @classmethod
     def at(cls, path: str, unlisted: Unlisted = "leave") -> CheckpointPath:
-        """The checkpoint at a path or URL; nothing is looked up yet.
+        """The checkpoint at a path or URL; nothing is looked up yet but the commit of a repository of the hub, which its path names from here on.
 
         Raises as ``locate``, and PlanError for a choice that does not exist.
         """
         check_choice("unlisted", unlisted, get_args(Unlisted))
-        return cls(path, locate(path).remembered(), so_far(), unlisted)
+        before, root = so_far(), locate(path).remembered()
+        return cls(str(root) if is_in_hub(path) else path, root, before, unlisted)
 
     def below(self, name: str) -> CheckpointPath:
         """A folder in it."""

@@ -20,7 +20,7 @@ from reshard.errors import StorageError
 from reshard.storage.base import FileStatus, OpenFile, Store
 from reshard.storage.buckets.file import request_threads
 from reshard.storage.host import default_workers
-from reshard.storage.location import Location, is_in_bucket, open_file
+from reshard.storage.location import Location, is_in_bucket, is_in_hub, open_file
 
 REQUESTS_AT_ONCE = 32
 """At 30 ms these make a thousand requests a second, the limit of a new bucket of Google Cloud."""
@@ -68,7 +68,7 @@ WAITING_WORKER_BYTES = 32 << 20
 
 def default_workers_for(max_memory: int, places: Iterable[object]) -> int:
     """The default number of workers for reading and writing at these paths and URLs."""
-    if not any(map(is_in_bucket, places)):
+    if not any(is_in_bucket(place) or is_in_hub(place) for place in places):
         return default_workers()
     return max(default_workers(), min(WAITING_WORKERS, max_memory // WAITING_WORKER_BYTES))
 

@@ -19,7 +19,7 @@ from reshard.storage.buckets.store import BucketStore
 from reshard.storage.commit_markers import is_left_unfinished
 from reshard.storage.local.files import storage_errors
 from reshard.storage.local.staging import staging_for
-from reshard.storage.location import Location, locate
+from reshard.storage.location import Location, is_in_hub, locate
 from reshard.storage.parts import remove_parts
 from reshard.storage.targets import (
     count_uploads,
@@ -114,9 +114,12 @@ class FolderSize(Struct, frozen=True):
 def folder_size(place: Location) -> FolderSize:
     """Looks at every file below a folder; in a bucket in one request for each thousand. Links are not followed.
 
-    Raises StorageError if something cannot be listed.
+    On the hub files have no times. Raises StorageError if something cannot be listed.
     """
     store = place.store
+    if is_in_hub(str(place)):
+        found = [status.nbytes for file in place.files() if (status := (place / file).status())]
+        return FolderSize(len(found), sum(found), None)
     return _sum(
         _objects(store, place) if isinstance(store, BucketStore) else _files(Path(place.path))
     )

@@ -21,7 +21,7 @@ from reshard.storage.local.files import make_folder, open_new, storage_errors, w
 from reshard.storage.local.store import LOCAL, LocalStore, bytes_left, file_states
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_LOST_SLASH = re.compile(r"(?i)(file|gs|s3|az|https?):/(?!/)")
+_LOST_SLASH = re.compile(r"(?i)(file|gs|s3|az|hf|https?):/(?!/)")
 _ODD = re.compile("[\\\\\ud800-\udfff]")
 """A backslash, and the characters to which a name that is not UTF-8 decodes."""
 
@@ -222,10 +222,14 @@ def _state_line(below: str, found: FileStatus | None) -> str:
 def locate(path: str | os.PathLike[str]) -> Location:
     """The location that a local path or a URL names. Nothing is looked up; a local path becomes absolute.
 
-    ``file://``, ``gs://``, ``s3://`` and ``az://`` are taken, and the schemes that other distributions add. Raises StorageError for
-    another scheme, or a URL that is not clean.
+    ``file://``, ``gs://``, ``s3://``, ``az://`` and ``hf://`` are taken, and the schemes that other distributions add. Raises
+    StorageError for another scheme, or a URL that is not clean.
     """
     text = os.fspath(path)
+    if text[:5].lower() == "hf://":
+        from reshard.storage.hub.store import hub_location
+
+        return hub_location(text)
     match = _SCHEME.match(text)
     if match is None or not is_bucket_scheme(match[1]):
         if match is not None and match[1].lower() != "file":
@@ -300,6 +304,8 @@ def without_scheme(text: str) -> str:
 
 
 def _unsupported(scheme: str, writing: bool) -> str:
+    if writing and scheme.lower() == "hf":
+        return "the hub gets whole conversions only (convert, merge); write to a local disk, and convert that to the hub"
     if writing:
         return (
             f"writing to {scheme}:// is not supported yet; write to a local disk and copy the "
@@ -324,9 +330,16 @@ def _refuse_odd(path: str) -> None:
 
 
 def is_in_bucket(source: object) -> bool:
-    """True if a user's source names a place in a bucket."""
+    """True if a user's source names a place in a bucket, which the hub may have."""
     match = _SCHEME.match(source) if isinstance(source, str) else None
-    return match is not None and is_bucket_scheme(match[1])
+    is_of_hub = match is not None and match.string[:13].lower() == "hf://buckets/"
+    return is_of_hub or (match is not None and is_bucket_scheme(match[1]))
+
+
+def is_in_hub(source: object) -> bool:
+    """True if a user's source names a place in a repository of the Hugging Face hub."""
+    is_url = isinstance(source, str) and source[:5].lower() == "hf://"
+    return is_url and not is_in_bucket(source)
 
 
 def open_file(text: str, version: str = "", what: str = "") -> OpenFile:

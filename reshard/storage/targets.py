@@ -125,11 +125,10 @@ def state_of(target: Location, state: str | None = None) -> Location:
 
 
 def refuse_state(target: str) -> None:
-    """Raises PlanError for a folder of records if the target is on a disk: its records are beside it."""
+    """Raises PlanError for a folder of records if the target is in no bucket: on a disk its records are beside it, and a commit needs none."""
     if not is_in_bucket(target):
         raise PlanError(
-            f"state is where runs to buckets are recorded, but the target {target!r} is on a disk, beside which its record is kept; leave it "
-            "out (state)"
+            f"state is where runs to buckets are recorded, but the target {target!r} is in none; leave it out (state)"
         )
 
 

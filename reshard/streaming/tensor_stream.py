@@ -66,7 +66,7 @@ class BoxBytes:
         self.memory_bytes = self._plan.memory_bytes
 
     def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
-        """Bytes ``start:stop``, in order, in memory of their own."""
+        """Bytes ``start:stop``, in order; a piece is valid until the next one is asked for."""
         itemsize, box = self._side.itemsize, self._side.box
         first, end = start // itemsize, -(-stop // itemsize)
         is_part = (first, end) != (0, box.size)
@@ -84,13 +84,14 @@ class BoxBytes:
         side, edges = self._side, self._side.stored.spec.storage.cuts
         scratch = aligned_empty(plan.scratch_bytes)
         memory = BandMemory(aligned_empty(plan.band_bytes[0]), scratch)
+        own = np.empty(plan.band_bytes[0], np.uint8)  # often warm, which newly mapped memory is not
         with BoxStream(side, self._reader, memory, keeps_open=plan.keeps_open[0]) as stream:
             for part in run_boxes(side.box.shape, first, end):
                 for band in plan.cut.bands(part.shift(side.box.start), edges):
-                    # Read in place, since a copy costs as much as reading from the page cache.
-                    own = np.empty(band.size * side.itemsize, np.uint8)
-                    stream.take(band, own)
-                    yield own.data
+                    # In place, since a copy costs as much as reading from the page cache.
+                    taken = own[: band.size * side.itemsize]
+                    stream.take(band, taken)
+                    yield taken.data
 
 
 class TensorStream:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from weakref import finalize
 
@@ -18,10 +18,11 @@ BLOCK_BYTES = 1 << 20
 MORE_SLOTS = 32
 """Memory for blocks that are made or sent while the cache is full."""
 
-MOST_DECODERS = 32
-"""Decoders that wait for a next block; each keeps its buffers."""
+MOST_DECODERS = 16
+"""Decoders of compressed files that wait for a next block; each keeps its buffers."""
 
-Key = tuple[str, int]
+BlockKey = tuple[str, int]
+Decoders = OrderedDict[BlockKey, "_Decoder"]
 
 
 class Blocks:
@@ -32,34 +33,40 @@ class Blocks:
         self._bytes = 0
         self._memory = _Slots(most_bytes // BLOCK_BYTES + MORE_SLOTS)
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[Key, Future[memoryview]] = OrderedDict()
-        self._decoders: OrderedDict[Key, _Decoder] = OrderedDict()
+        self._blocks: OrderedDict[BlockKey, Future[memoryview]] = OrderedDict()
+        self._decoders: OrderedDict[BlockKey, _Decoder] = OrderedDict()
 
     def read(self, file: ViewFile, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Bytes ``start:stop`` of a file, in pieces; errors as for ``ViewFile.read``."""
         stop = file.nbytes if stop is None else min(stop, file.nbytes)
         start = max(0, start)
         end = -(-stop // BLOCK_BYTES)
-        for number in range(start // BLOCK_BYTES, end):
-            at = number * BLOCK_BYTES
-            yield self._block(file, number, end)[max(0, start - at) : stop - at]
+        # A decoder that begins anywhere at no cost is not worth its buffers once this reader is gone.
+        decoders = Decoders() if file.is_seekable else self._decoders
+        try:
+            for number in range(start // BLOCK_BYTES, end):
+                at = number * BLOCK_BYTES
+                block = self._block(file, number, end, decoders)
+                yield block[max(0, start - at) : stop - at]
+        finally:
+            if file.is_seekable:
+                _close(decoders.values())
 
     def close(self) -> None:
         """Closes the decoders."""
         with self._lock:
             decoders = list(self._decoders.values())
             self._decoders.clear()
-        for decoder in decoders:
-            decoder.close()
+        _close(decoders)
 
-    def _block(self, file: ViewFile, number: int, end: int) -> memoryview:
+    def _block(self, file: ViewFile, number: int, end: int, decoders: Decoders) -> memoryview:
         """A block of a file; one that is decoded anew reads on up to block ``end``, or up to the end of a file that is cheap in order only."""
         key = (file.tag, number)
         with self._lock:
             known = self._blocks.get(key)
             if known is None:
                 mine = self._blocks[key] = Future[memoryview]()
-                decoder = self._decoders.pop(key, None)
+                decoder = decoders.pop(key, None)
             else:
                 self._blocks.move_to_end(key)
         if known is not None:
@@ -75,25 +82,31 @@ class Blocks:
             mine.set_exception(error)
             raise
         mine.set_result(block)
-        self._keep(len(block), (file.tag, number + 1), decoder)
+        self._keep(len(block), (file.tag, number + 1), decoder, decoders)
         return block
 
-    def _keep(self, nbytes: int, following: Key, decoder: _Decoder) -> None:
+    def _keep(
+        self, nbytes: int, following: BlockKey, decoder: _Decoder, decoders: Decoders
+    ) -> None:
         """Keeps a block and the decoder behind it; drops those that were not used for the longest time."""
-        dropped = [] if not decoder.is_over else [decoder]
+        most = 1 if decoders is not self._decoders else MOST_DECODERS
         with self._lock:
             self._bytes += nbytes
             while self._bytes > self._most_bytes:
                 old = next(key for key, block in self._blocks.items() if block.done())
                 self._bytes -= len(self._blocks.pop(old).result())
-            if not decoder.is_over:
-                if (other := self._decoders.pop(following, None)) is not None:
-                    dropped.append(other)
-                self._decoders[following] = decoder
-            while len(self._decoders) > MOST_DECODERS:
-                dropped.append(self._decoders.popitem(last=False)[1])
-        for each in dropped:
-            each.close()
+            dropped = [] if following not in decoders else [decoders.pop(following)]
+            decoders[following] = decoder
+            while len(decoders) > most:
+                dropped.append(decoders.popitem(last=False)[1])
+            if decoder.is_over:
+                dropped.append(decoders.pop(following))
+        _close(dropped)
+
+
+def _close(decoders: Iterable[_Decoder]) -> None:
+    for decoder in decoders:
+        decoder.close()
 
 
 class _Decoder:
@@ -101,7 +114,7 @@ class _Decoder:
 
     def __init__(self, file: ViewFile, start: int, stop: int) -> None:
         self._left = stop - start
-        self._pieces = file.read(start, stop)
+        self._pieces = file.pieces(start, stop)
         self._rest = memoryview(b"")
 
     @property
@@ -122,9 +135,7 @@ class _Decoder:
         return block
 
     def close(self) -> None:
-        close = getattr(self._pieces, "close", None)
-        if close is not None:
-            close()
+        self._pieces.close()
 
 
 class _Slots:

@@ -21,14 +21,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from reshard.conversion.check_target import CheckedTarget
-from reshard.conversion.conversion_key import key_of_conversion, source_state
+from reshard.conversion.conversion_key import ConversionKey, key_of_conversion, source_state
 from reshard.conversion.identity import carried_identity, decide, identity_files
 from reshard.conversion.make_plan import open_contents
-from reshard.errors import PlanError
+from reshard.errors import PlanError, SourceChangedError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import codec_name
-from reshard.formats.file_map import ChunkChecksum, FileMap
+from reshard.formats.file_map import ChunkChecksum, FileMap, SharedFile
+from reshard.formats.names import OF_RECORDS
 from reshard.formats.registry import CheckpointPath
 from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.geometry.grid import Box, Grid, Index
@@ -44,6 +45,9 @@ class CheckpointView:
 
     Attributes:
         source: the path of the checkpoint.
+        key: of the conversion.
+        content: of the target.
+        digests: CRC-64/NVME of the tensors that the source or ``record`` recorded, by name.
         revision: 40 hex digits. Another state of the source or other options give another revision; the same means the same bytes.
         files: by path, sorted.
         identity: the root of the weights, if the source records an identity and every tensor keeps its bits; else None.
@@ -52,19 +56,20 @@ class CheckpointView:
 
     def __init__(self, chosen: CheckpointPath, target: CheckedTarget) -> None:
         chosen = replace(chosen, path=str(chosen.root))
-        state = source_state(chosen.root, chosen.computed)
-        key = key_of_conversion(chosen.path, target, state, chosen.unlisted, chosen.computed)
+        key = _key(chosen, target)
+        self.revision = _revision(key, chosen, target)
         found = open_contents(chosen, [target])
         (content,) = found.contents
         checkpoint = replace(content.checkpoint, conversion=key.output)
         _refuse_encoded(checkpoint)
         self.source = chosen.path
-        self.revision = hashlib.sha256(key.output.encode()).hexdigest()[:40]
+        self.key = key
+        self.content = replace(content, checkpoint=checkpoint)
         self.warnings = (*found.reader.warnings, *content.warnings)
-        self._pins = Pins(chosen, state)
+        self._pins = Pins(chosen, key.files)
         self._results = Results(found.reader, content, self._pins, target.max_memory)
         self._results.check_memory()
-        origins = self._results.origins
+        origins, self.digests = self._results.origins, self._results.digests
         changed = next((name for name in checkpoint.tensors if name not in origins), None)
         known = decide(target.identity, found.reader, chosen.root, changed, is_as_made=False)
         if known.mode in ("compute", "check"):
@@ -72,19 +77,28 @@ class CheckpointView:
                 f"identity is {known.mode!r}, but of a view nothing is read before it is asked for; leave it out, or identify what was loaded"
             )
         self.identity: str | None = None
-        made: dict[str, bytes] = {}
+        self._made: dict[str, bytes] = {}
         if known.of_source is not None:
             carried = carried_identity(origins, checkpoint, known.of_source)
             self.identity = carried.root
             if not checkpoint.form.file:
-                made = identity_files(carried, known.of_source, checkpoint.made)
+                self._made = identity_files(carried, known.of_source, checkpoint.made)
         self._folder = TemporaryDirectory(prefix="reshard-view-")
-        self.files: Mapping[str, ViewFile] = dict(sorted(self._files(checkpoint, made)))
+        self.files: Mapping[str, ViewFile] = dict(sorted(self._files(checkpoint, self._made)))
+        if _revision(key, chosen, target) != self.revision:  # what was copied has no pins
+            raise SourceChangedError(
+                f"records of {chosen.path}, or its config, were changed while the view was planned; ask for it again"
+            )
 
     @property
     def nbytes(self) -> int:
         """Bytes of all files."""
         return sum(file.nbytes for file in self.files.values())
+
+    def record(self) -> None:
+        """Makes ``files`` anew, with a record of the digests of all tensors if each was read as a whole: then they are those of a conversion."""
+        self.digests |= self._results.seen
+        self.files = dict(sorted(self._files(self.content.checkpoint, self._made)))
 
     def check_unchanged(self) -> None:
         """Raises SourceChangedError if the source was changed since the view was planned, MissingError if it is gone."""
@@ -104,19 +118,19 @@ class CheckpointView:
         self, checkpoint: TargetCheckpoint, more: Mapping[str, bytes]
     ) -> Iterator[tuple[str, ViewFile]]:
         files = checkpoint.form.plan(checkpoint)
-        _refuse_sums(files, checkpoint)
+        shared = {path: files.shared_file(path) for path in files.shared}
+        _refuse_sums(files, checkpoint, shared)
         root = locate(self._folder.name)
         made = self._write_known(files, checkpoint, root, more)
         segments = _segments(files, checkpoint)
-        for path in files.shared:
-            shared = files.shared_file(path)
-            head = shared.head
+        for path, file in shared.items():
+            head = file.head
             if path in made:  # written once more, with the digests that are known
                 with_digests = (root / path).open()
                 head = with_digests.read(0, len(head))
                 with_digests.close()
                 made.remove(path)
-            yield path, self._file(path, shared.nbytes, head, segments.pop(path, ()))
+            yield path, self._file(path, file.nbytes, head, segments.pop(path, ()))
         for path, ((nbytes, segment),) in segments.items():
             has_crc = checkpoint.tensors[segment.name].encoding.checksum
             yield path, self._file(path, nbytes, b"", [segment], has_crc32c=has_crc)
@@ -148,6 +162,28 @@ class CheckpointView:
         if len(digests) < len(checkpoint.tensors):  # a record with unknown digests is none
             made = {path for path in made if path.rpartition("/")[2] != FILE_NAME}
         return made
+
+
+def revision_of(chosen: CheckpointPath, target: CheckedTarget) -> str:
+    """The ``revision`` of the view of a checkpoint as it is now; neither is opened, so that it may be one that cannot be planned.
+
+    Raises StorageError for a source that cannot be listed; one that is gone has a revision, too.
+    """
+    return _revision(_key(chosen, target), chosen, target)
+
+
+def _key(chosen: CheckpointPath, target: CheckedTarget) -> ConversionKey:
+    state = source_state(chosen.root, chosen.computed)
+    return key_of_conversion(str(chosen.root), target, state, chosen.unlisted, chosen.computed)
+
+
+def _revision(key: ConversionKey, chosen: CheckpointPath, target: CheckedTarget) -> str:
+    """Digest of a conversion and of the files that it copies or takes digests from, which the key of a conversion leaves out."""
+    places = [chosen.root / name for name in sorted(OF_RECORDS)]
+    if (config := target.format_options.get("config")) is not None:
+        places.append(locate(config))
+    lines = [line for place in places for line in place.state()]
+    return hashlib.sha256("\n".join([key.output, *lines]).encode()).hexdigest()[:40]
 
 
 def _segments(files: FileMap, checkpoint: TargetCheckpoint) -> dict[str, list[Any]]:
@@ -196,13 +232,15 @@ def _refuse_encoded(checkpoint: TargetCheckpoint) -> None:
             )
 
 
-def _refuse_sums(files: FileMap, checkpoint: TargetCheckpoint) -> None:
+def _refuse_sums(
+    files: FileMap, checkpoint: TargetCheckpoint, shared: Mapping[str, SharedFile]
+) -> None:
     """Raises PlanError for files with checksums of tensors in them."""
     if files.database is not None:
         raise PlanError(
             "an OCDBT database is written as a whole, so that a view has none; leave it out (ocdbt)"
         )
-    if any(files.shared_file(path).inserts for path in files.shared):
+    if any(file.inserts for file in shared.values()):
         raise _no_view(checkpoint)
 
 

@@ -29,11 +29,11 @@ from reshard.formats.registry import CheckpointPath
 from reshard.geometry.grid import Box
 from reshard.geometry.row_major import run_boxes
 from reshard.layout.tensor_spec import TensorSpec
-from reshard.planning.piece import Piece as SourcePiece
-from reshard.storage.location import file_state
+from reshard.planning.piece import Piece
+from reshard.storage.location import file_state, locate
 from reshard.streaming.tensor_stream import BoxBytes, files_of_box
 
-Piece = bytes | memoryview
+Octets = bytes | memoryview
 
 MOST_OPEN = 1024
 """Tensors whose plan of reading is kept; it is made again for others."""
@@ -48,7 +48,7 @@ class Pins:
     def __init__(self, chosen: CheckpointPath, state: str) -> None:
         self._chosen = chosen
         self._state = state
-        root = chosen.root
+        root = self._root = locate(chosen.path)  # that of ``chosen`` remembers what it has listed
         self._known: dict[str, str] = {}
         if not root.traits.has_versions:
             files = root.files() if root.is_folder() else iter(())
@@ -57,11 +57,11 @@ class Pins:
 
     def check_all(self) -> None:
         """Raises SourceChangedError if any file of the source is not as it was, MissingError if the source is gone."""
-        if not self._chosen.root.exists():
+        if not self._root.exists():
             raise MissingError(
                 f"{self._chosen.path} is not there any more; what was planned of it cannot be read"
             )
-        if source_state(self._chosen.root, self._chosen.computed) != self._state:
+        if source_state(self._root, self._chosen.computed) != self._state:
             raise self._changed()
 
     def check(self, files: Iterator[tuple[str, str]]) -> None:
@@ -98,21 +98,23 @@ class Results:
     Attributes:
         origins: the source tensor of each that is a whole one, bit for bit, by its name.
         digests: CRC-64/NVME of those tensors whose bytes the source recorded, by name.
+        seen: the same of other tensors that were read as a whole meanwhile.
     """
 
     def __init__(self, reader: Reader, content: TargetContent, pins: Pins, max_memory: int) -> None:
         self._reader = reader
         self._specs = {n: t.spec for n, t in content.checkpoint.tensors.items()}
-        pieces: dict[str, list[SourcePiece]] = defaultdict(list)
+        pieces: dict[str, list[Piece]] = defaultdict(list)
         for wanted in content.wanted_pieces:
             pieces[wanted.piece.target].append(wanted.piece)
-        self._pieces: Mapping[str, Sequence[SourcePiece]] = pieces
+        self._pieces: Mapping[str, Sequence[Piece]] = pieces
         self._pins = pins
         self._max_memory = max_memory
         self._result = lru_cache(MOST_OPEN)(self._found)
         self.origins = {n: p[0].source for n, p in pieces.items() if self._is_whole(n, p)}
         digests = ((n, reader.tensors[o].digest) for n, o in self.origins.items())
         self.digests = {name: digest for name, digest in digests if digest is not None}
+        self.seen = {name: f"{0:016x}" for name, spec in self._specs.items() if not spec.nbytes}
 
     def check_memory(self) -> None:
         """Raises MemoryBudgetError for a tensor that cannot be read within the memory of a read."""
@@ -128,11 +130,11 @@ class Results:
         """True if a part of a tensor is read without what is before it."""
         return is_seekable(self._result(name).side.stored.encoding)
 
-    def read(self, name: str, box: Box, start: int, stop: int) -> Iterator[Piece]:
+    def read(self, name: str, box: Box, start: int, stop: int) -> Iterator[Octets]:
         """Bytes ``start:stop`` of a box of a tensor, row-major.
 
-        A digest that the source recorded is compared where all of the tensor is read, before its last bytes are handed over. Raises
-        CorruptError for wrong bytes, SourceChangedError if the source was changed since the view was planned.
+        A digest that the source recorded, or that an earlier read had, is compared where all of the tensor is read, before its last bytes are
+        handed over. Raises CorruptError for wrong bytes, SourceChangedError if the source was changed since the view was planned.
         """
         try:
             yield from self._checked(name, box, start, stop)
@@ -140,21 +142,22 @@ class Results:
             self._pins.check_all()  # a source that is gone, or changed, explains what was found
             raise
 
-    def _checked(self, name: str, box: Box, start: int, stop: int) -> Iterator[Piece]:
+    def _checked(self, name: str, box: Box, start: int, stop: int) -> Iterator[Octets]:
         spec, found = self._specs[name], self._result(name)
         stream, shifted = self._bytes(name, box)
-        is_all = (start, stop) == (0, stream.nbytes)
-        digest, crc, place = self.digest_of(name, box) if is_all else None, 0, start
+        is_all = (start, stop) == (0, stream.nbytes) and box == Box.full(spec.shape)
+        crc, place = 0, start
         for piece in stream.pieces(start, stop):
-            if digest is not None:
+            if is_all:
                 crc = digest_of_bytes(piece, crc)
             elements = place // spec.itemsize, -(-(place + len(piece)) // spec.itemsize)
             for part in run_boxes(box.shape, *elements):
                 there = part.shift(shifted.start)
                 self._pins.check(files_of_box(found.reader, found.side.stored, there))
             place += len(piece)
-            if place == stop and digest is not None:
-                check_recorded(name, f"{crc:016x}", digest)
+            if place == stop and is_all:
+                known = self.digests.get(name) or self.seen.setdefault(name, f"{crc:016x}")
+                check_recorded(name, f"{crc:016x}", known)
             yield piece
 
     def _bytes(self, name: str, box: Box) -> tuple[BoxBytes, Box]:
@@ -174,7 +177,7 @@ class Results:
         reader = replace(self._reader, chunks=ComputedChunks(self._reader, {name: made}))
         return _Result(reader, StoredBox.whole(made.stored), (0,) * len(spec.shape))
 
-    def _is_whole(self, name: str, pieces: Sequence[SourcePiece]) -> bool:
+    def _is_whole(self, name: str, pieces: Sequence[Piece]) -> bool:
         spec, (piece, *others) = self._specs[name], pieces
         return (
             not others
@@ -184,7 +187,7 @@ class Results:
         )
 
 
-def _is_box(piece: SourcePiece, spec: TensorSpec) -> bool:
+def _is_box(piece: Piece, spec: TensorSpec) -> bool:
     """True if a tensor is a box of a source tensor, in its order; it may be cast."""
     return (
         piece.fill is None

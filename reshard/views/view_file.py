@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 
@@ -13,7 +14,7 @@ from reshard.checksums.crc import CRC32C, CRC64NVME, crc_of_parts
 from reshard.checksums.sums import digest_of_bytes
 from reshard.geometry.grid import Box
 from reshard.storage.location import Location
-from reshard.views.results import Piece, Results
+from reshard.views.results import Octets, Results
 
 _CRC_BYTES = 4
 PIECE_BYTES = 1 << 20
@@ -61,12 +62,16 @@ class ViewFile(Struct, frozen=True, dict=True):
         """True if a range costs no more than its bytes; else chunks are decoded from their beginning."""
         return all(self.results.is_seekable(segment.name) for segment in self.segments)
 
-    def read(self, start: int = 0, stop: int | None = None) -> Iterator[Piece]:
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Bytes ``start:stop`` in order, in pieces of any length; only the chunks of this range are read.
 
         Raises CorruptError for chunks with wrong bytes, SourceChangedError if the source was changed since the view was planned,
         MissingError if it is gone, StorageError if it cannot be read; before any byte that is concerned is handed over.
         """
+        return map(bytes, self.pieces(start, stop))
+
+    def pieces(self, start: int = 0, stop: int | None = None) -> Generator[Octets]:
+        """As ``read``; a piece is valid until the next one is asked for."""
         stop = self.nbytes if stop is None else min(stop, self.nbytes)
         start = min(max(0, start), stop)
         if self.known is not None:
@@ -85,7 +90,7 @@ class ViewFile(Struct, frozen=True, dict=True):
             yield from self._content(start, content)
         yield crc.to_bytes(_CRC_BYTES, "little")[max(0, start - content) : stop - content]
 
-    def _content(self, start: int, stop: int) -> Iterator[Piece]:
+    def _content(self, start: int, stop: int) -> Generator[Octets]:
         if start < len(self.head):
             yield self.head[start:stop]
         first = bisect_right(self._starts, max(start, len(self.head))) - 1
@@ -126,8 +131,18 @@ class ViewFile(Struct, frozen=True, dict=True):
             parts.append((segment.start, segment.nbytes, int(digest, 16)))
         return crc_of_parts(CRC64NVME, parts, self.nbytes)
 
+    @cached_property
+    def git_id(self) -> str | None:
+        """The id that git gives to a file with these bytes, 40 hex digits; None for a file with tensors, which are not read for it."""
+        if self.known is None:
+            return None
+        found = hashlib.sha1(f"blob {self.nbytes}\0".encode(), usedforsecurity=False)
+        for piece in self.read():
+            found.update(piece)
+        return found.hexdigest()
 
-def _read(place: Location, start: int, stop: int) -> Iterator[Piece]:
+
+def _read(place: Location, start: int, stop: int) -> Generator[Octets]:
     with closing(place.open()) as file:
         while start < stop:
             piece = file.read(start, min(PIECE_BYTES, stop - start))

@@ -8,12 +8,20 @@ from contextlib import ExitStack, asynccontextmanager
 from fastapi import FastAPI
 
 from reshard.errors import ReshardError
-from reshard_server.api import checkpoints, conversions, operation, schedules, stored, tensors
+from reshard_server.api import (
+    checkpoints,
+    conversions,
+    operation,
+    schedules,
+    stored,
+    tensors,
+    views,
+)
 from reshard_server.api.openapi.description import describe
 from reshard_server.auth.limits import Drain
 from reshard_server.auth.proxies import Forwarded, Proxies
 from reshard_server.errors.error_handlers import add_refusals
-from reshard_server.faces import s3
+from reshard_server.faces import huggingface, s3
 from reshard_server.middleware.authenticate import Authenticate
 from reshard_server.middleware.body_limits import BodyLimits
 from reshard_server.middleware.http_protocol import CloseUnlessBodyRead, OriginForm, ReadRequests
@@ -26,6 +34,7 @@ from reshard_server.pages import (
     new_conversion,
     rendering,
     schedule_pages,
+    view_pages,
     visitor,
 )
 from reshard_server.pages import stored as stored_pages
@@ -33,6 +42,7 @@ from reshard_server.pages.problem_pages import ProblemPages
 from reshard_server.refuse_before_body import RefuseBeforeBody
 from reshard_server.services import open_services
 from reshard_server.settings import Settings
+from reshard_server.views.recorded import RecordedViews
 
 ROUTERS = (
     operation.ROUTER,
@@ -43,6 +53,7 @@ ROUTERS = (
     checkpoints.ROUTER,
     stored.LAYOUTS,
     stored.MAPS,
+    views.VIEWS,
     schedules.ROUTER,
     tensors.PROOFS_ROUTER,
     tensors.ROUTER,
@@ -54,8 +65,10 @@ ROUTERS = (
     schedule_pages.NEW,
     checkpoint_pages.ROUTER,
     stored_pages.ROUTER,
+    view_pages.ROUTER,
     api_description.ROUTER,
     rendering.ROUTER,
+    huggingface.ROUTER,
     s3.ROUTER,
 )
 
@@ -73,6 +86,8 @@ def create_app(settings: Settings) -> FastAPI:
                 app.state.refused = error
                 raise
             app.state.services = services
+            app.state.catalogue = RecordedViews(services)
+            opened.callback(app.state.catalogue.close)
             prepare_routes(app)
             yield
 

@@ -107,7 +107,7 @@ def _check_named(services: Services, caller: Caller, request: Request) -> None:
         conversions.visible(services, caller, names["id"])
     elif path.startswith(("/v1/schedules/", "/schedules/")) and request.method != "PUT":
         SCHEDULES.visible(services, caller, names["name"])
-    elif path.startswith(("/v1/layouts/", "/v1/maps/")) and request.method == "PUT":
+    elif path.startswith(("/v1/layouts/", "/v1/maps/", "/v1/views/")) and request.method == "PUT":
         kind = stored.BY_SEGMENT[path.split("/")[2]]
         stored.check_owner(services, caller, kind, names["name"])
 

@@ -36,7 +36,7 @@ from pydantic_settings import (
 
 from reshard.errors import ReshardError
 from reshard.geometry.sizes import parse_bytes, shortest_bytes
-from reshard.storage.location import Location, locate
+from reshard.storage.location import Location, is_in_hub, locate
 from reshard_server.errors.value_errors import expected
 
 MIB = 1 << 20
@@ -68,7 +68,8 @@ def _moment(value: object) -> datetime | None:
 
 def _place(value: object) -> Location:
     """The place of a root; a URL's form is checked, and nothing is looked up."""
-    if not isinstance(value, str | Path | Location):
+    # A place on the hub would stay at the commit of the start.
+    if not isinstance(value, str | Path | Location) or is_in_hub(value):
         raise ValueError("expected a folder, or a URL that begins with gs://, s3:// or az://")
     try:
         return value if isinstance(value, Location) else locate(value)
@@ -311,6 +312,11 @@ class Settings(BaseSettings):
     map_bytes_per_token: Size = Field(
         128 * MIB, ge=1024, description="Bytes of all versions of one token's maps."
     )
+    views: int = Field(5000, ge=1, description="Named views of all tokens together.")
+    views_per_token: int = Field(1000, ge=1, description="Named views of one token.")
+    view_versions: int = Field(1000, ge=1, description="Versions of one named view.")
+    view_bytes: Size = Field(512 * MIB, ge=1024, description="Bytes of all versions of views.")
+    view_bytes_per_token: Size = Field(128 * MIB, ge=1024, description="The same for one token.")
     schedules: int = Field(2000, ge=1, description="Schedules of all tokens together.")
     schedules_per_token: int = Field(500, ge=1, description="Schedules of one token.")
     schedule_bytes: Size = Field(128 * MIB, ge=1024, description="Bytes of all schedules.")
@@ -332,12 +338,16 @@ class Settings(BaseSettings):
     stalled_seconds: float = Field(
         60.0, gt=0, description="Seconds that a client may pause while it reads an answer."
     )
-    requests_per_minute: int = Field(1200, ge=1, description="Requests of one token per minute.")
+    requests_per_minute: int = Field(
+        1200, ge=1, description="Requests of one token per minute, without those that read views."
+    )
     streams: int = Field(64, ge=1, description="Streams (events, slices) open at once.")
     streams_per_token: int = Field(48, ge=1, description="Streams of one token open at once.")
     stream_memory: Size = Field(
         64 * MIB, ge=8 * MIB, description="Bytes for the buffers of one stream of slices."
     )
+    open_views: int = Field(64, ge=1, description="Revisions of views that are kept planned.")
+    view_cache: Size = Field(256 * MIB, ge=MIB, description="Bytes of views that are kept decoded.")
     looks: int = Field(
         4, ge=1, le=64, description="Looks at metadata (inspect, plan, preview) at once."
     )

@@ -248,7 +248,7 @@ def test_usage_errors(calls: Calls, capsys: Capture, words: str, message: str) -
 
 
 COMMANDS = (
-    "inspect", "steps", "plan", "convert", "delta", "apply", "rules", "recipes", "commit", "verify", "diff", "layout", "fingerprint", "identify", "sign", "doctor", "clean", "serve", "jobs", "demo",
+    "inspect", "steps", "plan", "convert", "view", "delta", "apply", "rules", "recipes", "commit", "verify", "diff", "layout", "fingerprint", "identify", "sign", "doctor", "clean", "serve", "jobs", "demo",
 )  # fmt: skip
 
 

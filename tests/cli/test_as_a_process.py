@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 MODULES = (
-    "inspection", "conversion", "deltas", "merging", "rules", "targets", "verification", "identity", "serve", "jobs", "demo",
+    "inspection", "conversion", "deltas", "merging", "rules", "targets", "verification", "identity", "serve", "view", "jobs", "demo",
 )  # fmt: skip
 """Every module of ``reshard.cli.commands``."""
 

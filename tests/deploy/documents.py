@@ -23,7 +23,8 @@ def most_bytes(settings: Settings) -> int:
     """What a server and its children may take with these settings; docs/reference/service/settings.md has the formula."""
     children = settings.running + settings.looks + settings.reads
     streams = settings.streams * settings.stream_memory
-    return 256 * MIB + children * (settings.max_memory + 128 * MIB) + streams
+    views = settings.view_cache + 32 * MIB
+    return 256 * MIB + children * (settings.max_memory + 128 * MIB) + streams + views
 
 
 def parse_size(text: str) -> int:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -32,6 +34,7 @@ from tests.docs.walk import mesh, shell
 from tests.emulators.buckets import Bucket
 from tests.executors.ray_head import ray_head
 from tests.orbax_trees import put
+from tests.server.faces.viewing import running
 from tests.server.forked import Forked
 from tests.server.jobs.hosts import wait_until
 from tests.server.live import environment
@@ -73,7 +76,7 @@ ON_CHECKPOINTS = [
         "commit",
         "part",
     )
-    and not any(option in line for option in ("--server", "--ray", "--part"))
+    and not any(option in line for option in ("--server", "--ray", "--part", " hf://"))
 ]
 
 
@@ -151,6 +154,9 @@ def place(runs: Path, folder: Path, line: str) -> Path:
 
 def run(folder: Path, line: str) -> None:
     """Types a line; it must end well and do what its words say."""
+    if line.startswith("reshard view"):
+        check_view(folder, line)
+        return
     done = shell(folder, f"PATH=$PWD/programs:$PATH; {line}")
     # Two steps of a training run differ, which diff says by its code.
     codes = {0, 3} if line.startswith("reshard diff") and "ckpt/2000" in line else {0}
@@ -160,6 +166,19 @@ def run(folder: Path, line: str) -> None:
         assert not targets_in(folder), line
     elif line.startswith("reshard convert"):
         check_made(folder, line)
+
+
+def check_view(folder: Path, line: str) -> None:
+    """A client of a hub finds the files at the address that it prints, until it is stopped."""
+    (folder / "token").write_text("secret")
+    words = shlex.split(re.sub(r"--host \S+", "", line))[2:]
+    with running(folder, *words) as view:
+        export, download, *_ = view.said().splitlines()
+        endpoint = export.split()[1].partition("=")[2]
+        asked = f"{endpoint}/api/models/{download.split()[-1]}"
+        found = httpx.get(asked, headers={"Authorization": "Bearer secret"}).json()
+        assert "model.safetensors" in [one["rfilename"] for one in found["siblings"]]
+        assert view.end() == 0
 
 
 def check_made(folder: Path, line: str) -> None:

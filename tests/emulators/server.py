@@ -26,12 +26,14 @@ from tests.emulators.uploads import Uploads
 class Options(msgspec.Struct, frozen=True):
     """How a store differs from the usual.
 
-    ``conditions``: conditions of writes are kept, ignored (as by some stores that speak S3) or refused with 501.
+    ``conditions``: conditions of writes are kept, ignored (as by some stores that speak S3) or refused with 501. ``begin``: what
+    paths begin with, such as ``/namespace``, where the endpoint has a path.
     """
 
     page_keys: int = 1000
     least_part_bytes: int = 5 << 20
     conditions: Literal["kept", "ignored", "refused"] = "kept"
+    begin: str = ""
 
 
 class Api(Protocol):
@@ -121,6 +123,7 @@ class Server:
             while (request := read_head(lines)) is not None:
                 if link != self.link:
                     link, exchange = self.link, _Exchange(self, connection, lines)
+                request.path = request.path.removeprefix(self.options.begin)
                 exchange.run(request)
         except (_Closed, OSError):
             pass

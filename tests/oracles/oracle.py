@@ -34,18 +34,19 @@ class RefusedError(Exception):
 class Oracle:
     """A running library, such as ``"tensorflow"``; ``ask`` calls one of the functions of ``tensorflow_process.py``.
 
-    ``variables`` are set in its environment.
+    ``variables`` are set in its environment. ``program`` names another process of the same environment, such as ``"loading"``.
     """
 
     def __init__(
-        self, library: str, environments: Path = ENVIRONMENTS, variables: Mapping[str, str] | None = None
+        self, library: str, environments: Path = ENVIRONMENTS, variables: Mapping[str, str] | None = None,
+        program: str | None = None,
     ) -> None:  # fmt: skip
         self.library = library
         python = environments / library / "bin" / "python"
         assert python.exists(), f"{python} is missing, so nothing can be compared: run make oracles"
         environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "XLA_FLAGS"}}
         self.process = subprocess.Popen(
-            [python, Path(__file__).with_name(f"{library}_process.py")],
+            [python, Path(__file__).with_name(f"{program or library}_process.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=environment | dict(variables or {}), text=True,
         )  # fmt: skip

@@ -281,7 +281,7 @@ def test_every_route_is_asked() -> None:
     asked = re.sub(r"\$\{?(ID|OTHER|FULL|DELTA|DELIVERY)\b", "{id}", walk()).replace(
         "serve-run7", "{name}"
     )
-    asked = asked.replace("/layouts/serving", "/layouts/{name}").replace("/maps/to_hf", "/maps/{name}")  # fmt: skip
+    asked = asked.replace("/layouts/serving", "/layouts/{name}").replace("/maps/to_hf", "/maps/{name}").replace("/views/hf", "/views/{name}")  # fmt: skip
     paths = {
         p
         for p in create_app(Settings(insecure=True)).openapi()["paths"]
@@ -325,11 +325,12 @@ def test_the_metrics_are_those_of_a_server(server: Live) -> None:
 def test_the_memory_of_the_default_settings() -> None:
     text = SETTINGS.read_text()
     assert (
-        "256 MiB + (running + looks + reads) × (max_memory + 128 MiB) + streams × stream_memory"
-        in text
+        "256 MiB + (running + looks + reads) × (max_memory + 128 MiB) + streams × stream_memory\n"
+        "        + view_cache + 32 MiB\n" in text
     )
     assert f"that is {most_bytes(Settings()) / (1 << 30):.2f} GiB" in text
     deployed = Settings(
-        max_memory=512 << 20, running=2, looks=2, reads=1, streams=32, stream_memory=16 << 20
-    )
+        max_memory=512 << 20, running=2, looks=2, reads=1, streams=32, stream_memory=16 << 20,
+        view_cache=64 << 20,
+    )  # fmt: skip
     assert f"it is {most_bytes(deployed) >> 20} MiB" in text

@@ -34,6 +34,7 @@ def test_roots_in_buckets() -> None:
         ("s3://key:S3CRET@bucket/x", "takes no user and no password; credentials come from the environment"),
         ("s3://bucket/x?X-Amz-Signature=S3CRET", "a signed URL cannot be taken"),
         (7, "expected a folder, or a URL that begins with gs://, s3:// or az://"),
+        ("hf://org/model", "expected a folder, or a URL that begins with gs://, s3:// or az://"),
     ],
 )  # fmt: skip
 def test_roots_that_cannot_be(root: object, words: str) -> None:
@@ -69,7 +70,7 @@ def test_flags_come_first_and_roots_are_joined(file: Path, monkeypatch: pytest.M
 SIZES = [
     name
     for name in Settings.model_fields
-    if name.endswith(("_memory", "_bytes", "_bytes_per_token"))
+    if name.endswith(("_memory", "_bytes", "_bytes_per_token", "_cache"))
 ]
 
 
@@ -152,7 +153,7 @@ def test_every_setting_is_described(name: str) -> None:
 
 
 SHORT = {
-    1 << 30: "1GiB", 512 << 20: "512MiB", 128 << 20: "128MiB", 64 << 20: "64MiB", 32 << 20: "32MiB", 1 << 20: "1MiB",
+    1 << 30: "1GiB", 512 << 20: "512MiB", 256 << 20: "256MiB", 128 << 20: "128MiB", 64 << 20: "64MiB", 32 << 20: "32MiB", 1 << 20: "1MiB",
     16 << 10: "16KiB",
 }  # fmt: skip
 

@@ -27,9 +27,15 @@ def token_documents() -> list[dict[str, Any]]:
             "scopes": scopes,
             "read": read,
             "write": write,
+            "s3_secret": s3_secret(name),
         }
         for name, (secret, scopes, read, write) in TOKENS.items()
     ]
+
+
+def s3_secret(name: str) -> str:
+    """The secret of a token in the S3 face, whose access key is its name."""
+    return f"{name}-secret-of-s3"
 
 
 def bearer(name: str) -> dict[str, str]:

@@ -184,13 +184,18 @@ def test_wrong_bytes_are_found_before_the_last_is_handed_over(
     recorded: Path, tmp_path: Path
 ) -> None:
     copied = tmp_path / "copied"
-    shutil.copytree(recorded, copied)
-    chunk = max((p for p in copied.rglob("c*") if p.is_file()), key=lambda p: p.stat().st_size)
-    data = bytearray(chunk.read_bytes())
-    data[5] ^= 1
-    chunk.write_bytes(data)
-    with reshard.open_view(copied) as view, pytest.raises(CorruptError):
-        list(view.files["model.safetensors"].read())
+    reshard.convert(recorded, copied, to="safetensors")
+    weights = copied / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 1
+    weights.write_bytes(data)
+    with reshard.open_view(copied) as view:
+        reading = view.files["model.safetensors"].read()
+        got = 0
+        with pytest.raises(CorruptError, match="digest"):
+            for piece in reading:
+                got += len(piece)
+        assert got < len(data)
 
 
 @pytest.mark.parametrize(

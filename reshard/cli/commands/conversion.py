@@ -219,7 +219,8 @@ def convert(
     command resumes those that are missing.
 
     Options:
-        [DST]: Where the new checkpoint goes; it appears whole or not at all. Left out with --target.
+        [DST]: Where the new checkpoint goes; it appears whole or not at all. Left out with --target. hf://namespace/name[@branch][/folder] is a
+            model on the Hugging Face hub, which gets safetensors files by one commit.
         --dry-run: Show the plan, as reshard plan does, and convert nothing.
 
     Resources:
@@ -247,6 +248,7 @@ def convert(
         $ reshard convert ckpt/1000 hf --to safetensors --select '^params/'
         $ reshard convert ckpt/1000 hf --to safetensors --map to_hf.yaml
         $ reshard convert fp8 bf16 --dequantize bfloat16 --carry
+        $ reshard convert ckpt/1000 hf://my-org/my-model@step-1000 --map to_hf.yaml
         $ reshard convert ckpt/1000 --target serving.yaml=served \
           --target model=8=evaluated --cast float=bfloat16
         $ reshard convert ckpt/1000 served --layout serving.yaml --ray 10.0.0.1:6379 --parts 32

@@ -67,7 +67,7 @@ def serve(
         $ reshard serve --settings server.toml
         $ reshard serve --settings server.toml --migrate
     """
-    _need_packages("serve")
+    need_packages("serve")
     if list_settings:
         _print_settings()
         return
@@ -117,7 +117,7 @@ def work(
     Examples:
         $ reshard work --settings server.toml
     """
-    _need_packages("work")
+    need_packages("work")
     from reshard_server.settings import load_settings
     from reshard_server.work import work as work_with
 
@@ -125,7 +125,8 @@ def work(
     work_with(load_settings({"state": state, "roots": roots or None}, settings))
 
 
-def _need_packages(command: str) -> None:
+def need_packages(command: str) -> None:
+    """Raises MissingPackageError for a package that a server needs and this Python lacks."""
     from importlib.util import find_spec
 
     needed = (

@@ -62,13 +62,13 @@ class Cloud(Struct, frozen=True, kw_only=True):
         """The configured server; "" for the cloud's own. Raises StorageError for one that is no URL of a server."""
         wanted, place, default = self.emulator
         if wanted and is_on(wanted):
-            return _checked(place, os.environ.get(place, default))
+            return checked_endpoint(place, os.environ.get(place, default))
         named = [(name, options.get(name)) for name in self.endpoint_options]
         named += [(name, os.environ.get(name)) for name in self.endpoint_variables]
-        return next((_checked(name, url) for name, url in named if url), "")
+        return next((checked_endpoint(name, url) for name, url in named if url), "")
 
 
-def _checked(name: str, url: str) -> str:
+def checked_endpoint(name: str, url: str) -> str:
     """The endpoint ``url``, which the option or variable ``name`` has. Raises StorageError if it is no URL, on which the client panics.
 
     The message leaves the URL out: it may have a password.

@@ -186,7 +186,18 @@ _NO_BUCKET = Reason(
     "refused",
 )
 
-_BY_CODE = {
+_ALLOW = "set HF_TOKEN to a token of an account that may read it, or log in (hf auth login)"
+
+OF_HUB = {
+    "GatedRepo": Reason("its owner grants access to this repository", f"accept its terms on that page, and {_ALLOW}", ForbiddenError, "forbidden"),
+    "RepoNotFound": Reason("there is no such repository, or it is private", f"check the name; for a private one {_ALLOW}", MissingError, "refused"),
+    "RevisionNotFound": Reason("the repository has no such revision", "name one of its branches, tags or commits after @", MissingError),
+    "EntryNotFound": Reason("the commit has no such file", "check the path; large and small letters differ", MissingError),
+    "ForbiddenByHub": Reason("the token gives no permission", _ALLOW, ForbiddenError, "forbidden"),
+}  # fmt: skip
+"""Codes of the hub (``storage.hub``), whose message names a page; the last is our own."""
+
+_BY_CODE = OF_HUB | {
     "NoSuchBucket": _NO_BUCKET,
     "ContainerNotFound": _NO_BUCKET,
     "ExpiredToken": _EXPIRED,

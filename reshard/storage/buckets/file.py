@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -33,19 +34,17 @@ _COPY_BYTES = 1 << 20
 """A body is copied into the caller's memory in pieces of this size, so that a request takes little memory of its own."""
 
 
-class BucketFile:
-    """An object; implements ``base.OpenFile``. Nothing is requested before the first read.
+class RangedFile(ABC):
+    """A file whose bytes are requested in ranges of one version; implements ``base.OpenFile``.
 
     Args:
-        version: the ETag that the object must have; "" takes the one of the first read for all later ones.
-        nbytes: the object's size; None if it is not known yet.
+        url: names it in messages.
+        version: the one that the file must have; "" takes the one of the first read for all later ones.
+        nbytes: the file's size; None if it is not known yet.
+        what: its purpose, which begins the message of an error.
     """
 
-    def __init__(
-        self, client: ObjectStore, key: str, url: str, version: str = "", nbytes: int | None = None, what: str = ""
-    ) -> None:  # fmt: skip
-        self._client = client
-        self._key = key
+    def __init__(self, url: str, version: str, nbytes: int | None, what: str) -> None:
         self._url = url
         self._version = version
         self._nbytes = nbytes
@@ -62,7 +61,7 @@ class BucketFile:
             return done + self.fill(offset + done, out[done:]) if done == RANGE_BYTES else done
         ranges = equal_ranges(self._there(offset, len(out)))
         if len(ranges) <= 1:
-            return self._get(offset, out[: self._there(offset, len(out))])
+            return self._get(offset, out[: self._there(offset, len(out))]) if ranges else 0
         others = [
             request_threads().submit(self._get, offset + first, out[first:end])
             for first, end in ranges[1:]
@@ -74,19 +73,42 @@ class BucketFile:
         return done + sum(other.result() for other in others)
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        wanted = self._there(offset, nbytes)
-        if wanted <= RANGE_BYTES:
-            return b"".join(self._body(offset, wanted)) if wanted else b""
-        out = bytearray(wanted)
+        out = bytearray(self._there(offset, nbytes))
         done = self.fill(offset, memoryview(out))
         return bytes(memoryview(out)[:done])
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  nor do those of subclasses
         """Does nothing: no connection is open."""
 
     def _there(self, offset: int, nbytes: int) -> int:
-        """The number of these bytes that the object has, as far as its size is known."""
+        """The number of these bytes that the file has, as far as its size is known."""
         return nbytes if self._nbytes is None else max(0, min(nbytes, self._nbytes - offset))
+
+    @abstractmethod
+    def _get(self, offset: int, out: memoryview) -> int:
+        """Fills ``out``, of at most ``RANGE_BYTES``, as far as the file goes."""
+
+    def _changed(self, how: str) -> SourceChangedError:
+        return SourceChangedError(
+            f"{self._url} changed while it was read: {how}; run again once nobody writes to it"
+        )
+
+
+class BucketFile(RangedFile):
+    """An object; its version is its ETag. Nothing is requested before the first read."""
+
+    def __init__(
+        self, client: ObjectStore, key: str, url: str, version: str = "", nbytes: int | None = None, what: str = ""
+    ) -> None:  # fmt: skip
+        super().__init__(url, version, nbytes, what)
+        self._client = client
+        self._key = key
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        wanted = self._there(offset, nbytes)
+        if wanted > RANGE_BYTES:
+            return super().read(offset, nbytes)
+        return b"".join(self._body(offset, wanted)) if wanted else b""
 
     def _get(self, offset: int, out: memoryview) -> int:
         """Fills ``out`` by one request, as far as the object goes."""
@@ -134,11 +156,6 @@ class BucketFile:
         if self._version and version and version != self._version:
             raise self._changed("its ETag is another one now")
         self._nbytes, self._version = meta["size"], self._version or version
-
-    def _changed(self, how: str) -> SourceChangedError:
-        return SourceChangedError(
-            f"{self._url} changed while it was read: {how}; run again once nobody writes to it"
-        )
 
 
 def equal_ranges(nbytes: int) -> list[tuple[int, int]]:

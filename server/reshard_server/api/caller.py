@@ -68,9 +68,6 @@ class NeedsScope:
             )
 
 
-MAY_READ = Depends(NeedsScope("read"))
-"""For routes that answer every caller with this scope alike."""
-
 Reading = Annotated[Caller, Depends(NeedsScope("read"))]
 Converting = Annotated[Caller, Depends(NeedsScope("convert"))]
 

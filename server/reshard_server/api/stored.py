@@ -1,4 +1,4 @@
-"""Routes of named layouts and maps: stored, listed, read and deleted alike; and the preview of a layout."""
+"""Routes of named layouts, maps and views: stored, listed, read and deleted alike; and the preview of a layout."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from fastapi.openapi.models import Example
 
 from reshard_server.api.answers import MaskedRoute, answered
-from reshard_server.api.caller import MAY_READ, Converting, Reading, Serving
+from reshard_server.api.caller import Converting, Reading, Serving
 from reshard_server.api.openapi import examples
 from reshard_server.api.openapi.description import LAYOUT as LAYOUT_ANSWER
 from reshard_server.api.openapi.description import problems
+from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored import versions
 from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind
 from reshard_server.errors.problems import (
@@ -66,6 +67,7 @@ class StoredDocuments:
 
     Attributes:
         about_put: the last paragraph about PUT.
+        seen_by, kept: sentences about who sees them, and about what a deletion leaves.
         examples: of its body, and of a version.
     """
 
@@ -77,6 +79,8 @@ class StoredDocuments:
     versions: type[Answer]
     about_put: str
     examples: tuple[dict[str, Example], dict[str, Any]]
+    seen_by: str = "Every token with the scope read sees all of them."
+    kept: str = "conversions that were accepted with one are still carried out"
 
 
 def routes_of(documents: StoredDocuments) -> APIRouter:
@@ -107,9 +111,8 @@ def routes_of(documents: StoredDocuments) -> APIRouter:
     router.get(
         "",
         name=f"list_{plural}",
-        dependencies=[MAY_READ],
         response_model=documents.page,
-        description=f"Lists the newest version of each {noun}, by name. Every token with the scope read sees all {plural}.\n\n"
+        description=f"Lists the newest version of each {noun}, by name. {documents.seen_by}\n\n"
         "Contents larger than 4096 bytes are left out.",
     )(list_names)
     router.put(
@@ -130,7 +133,6 @@ def routes_of(documents: StoredDocuments) -> APIRouter:
     router.get(
         "/{name}",
         name=f"get_{noun}",
-        dependencies=[MAY_READ],
         response_model=documents.version,
         description=f"Returns a {noun}: its newest version, or ``name@version``.",
         responses={
@@ -141,7 +143,6 @@ def routes_of(documents: StoredDocuments) -> APIRouter:
     router.get(
         "/{name}/versions",
         name=f"list_{noun}_versions",
-        dependencies=[MAY_READ],
         response_model=documents.versions,
         description=f"Lists all versions of a {noun}, newest first. Contents larger than 4096 bytes are left out.",
     )(list_versions)
@@ -149,7 +150,7 @@ def routes_of(documents: StoredDocuments) -> APIRouter:
         "/{name}",
         name=f"delete_{noun}",
         status_code=204,
-        description=f"Deletes all versions of a {noun}; conversions that were accepted with one are still carried out.",
+        description=f"Deletes all versions of a {noun}; {documents.kept}.",
         responses=problems(FORBIDDEN, PRECONDITION),
     )(delete)
     return router
@@ -159,11 +160,12 @@ def _endpoints(documents: StoredDocuments) -> tuple[Callable[..., Any], ...]:
     """The endpoints of one kind, in the order of ``routes_of``; that gives ``name`` and ``body`` their types."""
     kind, noun, plural = documents.kind, documents.kind.noun, f"{documents.kind.noun}s"
 
-    def listed(found: Any, page: type[Answer], member: str) -> Answer:
-        shown: dict[str, Any] = {member: list(map(documents.listed.of, found.versions))}
+    def listed(found: Any, caller: Caller, page: type[Answer], member: str) -> Answer:
+        seen = (version for version in found.versions if version.is_for(caller.may_read))
+        shown: dict[str, Any] = {member: list(map(documents.listed.of, seen))}
         return page(**shown | {"next_page_token": found.next_page_token})
 
-    def list_names(query: Annotated[PrefixQuery, Query()], serving: Serving) -> Answer:
+    def list_names(query: Annotated[PrefixQuery, Query()], serving: Serving, caller: Reading) -> Answer:  # fmt: skip
         found = versions.newest(
             serving.database,
             kind,
@@ -172,7 +174,7 @@ def _endpoints(documents: StoredDocuments) -> tuple[Callable[..., Any], ...]:
             prefix=query.prefix,
             with_content=True,
         )
-        return listed(found, documents.page, plural)
+        return listed(found, caller, documents.page, plural)
 
     def put(
         name: Any,
@@ -193,22 +195,21 @@ def _endpoints(documents: StoredDocuments) -> tuple[Callable[..., Any], ...]:
         return documents.version.of(found)
 
     def get(
-        name: Any, serving: Serving, response: Response, if_none_match: IfNoneMatch = None
-    ) -> Version | Response:
-        found = stored.find(serving, kind, name)
+        name: Any, serving: Serving, caller: Reading, response: Response, if_none_match: IfNoneMatch = None
+    ) -> Version | Response:  # fmt: skip
+        found = stored.find(serving, caller, kind, name)
         tag = stored.tag_of(found) or ""
         if names_tag(if_none_match or "", tag):
             return Response(status_code=304, headers={"ETag": tag})
         response.headers["ETag"] = tag
         return documents.version.of(found)
 
-    def list_versions(name: Any, query: Annotated[Page, Query()], serving: Serving) -> Answer:
+    def list_versions(name: Any, query: Annotated[Page, Query()], serving: Serving, caller: Reading) -> Answer:  # fmt: skip
+        stored.find(serving, caller, kind, name)
         found = versions.versions(
             serving.database, kind, name, query.page_size, query.page_token, with_content=True
         )
-        if not found.versions and not query.page_token:
-            raise stored.gone(kind, name)
-        return listed(found, documents.versions, "versions")
+        return listed(found, caller, documents.versions, "versions")
 
     def delete(name: Any, serving: Serving, caller: Converting, if_match: IfMatch = None) -> None:
         stored.delete(serving, caller, kind, name, Expectation(if_match))

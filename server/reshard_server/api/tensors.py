@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -46,7 +44,7 @@ from reshard_server.schemas.checkpoint import (
     TensorQuery,
 )
 from reshard_server.services import Services
-from reshard_server.views.byte_stream import ByteRange, ByteStream, byte_range
+from reshard_server.views.byte_stream import ByteRange, ByteStream, Started, byte_range
 
 ROUTER = APIRouter(prefix="/v1/tensors", tags=["tensors"])
 
@@ -148,12 +146,11 @@ async def head_tensor(
 
 def _started(
     serving: Services, source: TensorSource, requested: ByteRange, checkpoint: str
-) -> Iterator[bytes]:
+) -> Started:
     """The bytes, after the first were read: an error until then is still a problem document."""
     pieces = source.stored.read(requested.start, requested.stop)
     with with_client_paths(serving, checkpoint):
-        first = serving.roots.ask(checkpoint, lambda: next(pieces, None), OPEN_SECONDS)
-    return chain(() if first is None else (first,), pieces)
+        return serving.roots.ask(checkpoint, lambda: Started(pieces), OPEN_SECONDS)
 
 
 def _headers(source: TensorSource, requested: ByteRange) -> dict[str, str]:

@@ -23,6 +23,7 @@ from reshard_server.client.resources import (
     Maps,
     Plans,
     Schedules,
+    Views,
     with_layout,
 )
 from reshard_server.client.tensors import Tensors
@@ -70,6 +71,7 @@ class Client:
         self.plans = Plans(self._transport)
         self.layouts = Layouts(self._transport)
         self.maps = Maps(self._transport)
+        self.views = Views(self._transport)
         self.schedules = Schedules(self._transport)
         self.checkpoints = Checkpoints(self._transport)
         self.tensors = Tensors(self._transport)

@@ -1,4 +1,4 @@
-"""The client's plans, checkpoints, layouts, maps and schedules."""
+"""The client's plans, checkpoints, layouts, maps, views and schedules."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ from reshard_server.schemas.stored import (
     StoredMap,
     VersionPage,
 )
+from reshard_server.schemas.view import ListedView, StoredView, ViewPage, ViewVersionPage
 
 
 def layout_of(layout: Any) -> Any:
@@ -122,10 +123,10 @@ class Checkpoints:
         )
 
 
-V = TypeVar("V", Schedule, StoredLayout, StoredMap)
-L = TypeVar("L", Schedule, ListedLayout, ListedMap)
-P = TypeVar("P", SchedulePage, LayoutPage, MapPage)
-W = TypeVar("W", VersionPage, MapVersionPage)
+V = TypeVar("V", Schedule, StoredLayout, StoredMap, StoredView)
+L = TypeVar("L", Schedule, ListedLayout, ListedMap, ListedView)
+P = TypeVar("P", SchedulePage, LayoutPage, MapPage, ViewPage)
+W = TypeVar("W", VersionPage, MapVersionPage, ViewVersionPage)
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,16 @@ class Maps(_Stored[StoredMap, ListedMap, MapPage, MapVersionPage]):
     def put(self, name: str, map: str | Mapping[str, Any]) -> StoredMap:  # noqa: A002  (the name of the member)
         """Stores the content of a map file, as a mapping or as its text, as the newest version."""
         return self._put(name, {"map": map_of(map)})
+
+
+class Views(_Stored[StoredView, ListedView, ViewPage, ViewVersionPage]):
+    """Named views; every version is kept."""
+
+    _segment, _version, _page, _versions = "views", StoredView, ViewPage, ViewVersionPage
+
+    def put(self, name: str, source: str, **options: Any) -> StoredView:
+        """Stores rules as the newest version: a source, its step, and the options of a conversion that make files."""
+        return self._put(name, {"view": {"source": source, **with_layout(options)}})
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ IDEMPOTENCY = sa.Table(
     sa.Column("created_at", sa.Float, nullable=False),
 )
 
-LAYOUTS, MAPS = (
+LAYOUTS, MAPS, VIEWS = (
     sa.Table(
         f"{noun}s",
         METADATA,
@@ -123,7 +123,7 @@ LAYOUTS, MAPS = (
         sa.Column("bytes", sa.BigInteger),
         sa.Index(f"{noun}s_in_quota", "deleted", "token", "name", "bytes"),
     )
-    for noun in ("layout", "map")
+    for noun in ("layout", "map", "view")
 )
 
 SCHEDULES = sa.Table(

@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from reshard.errors import ReshardError
+from reshard_server.errors.hub_headers import hub_headers
 from reshard_server.errors.problems import (
     INVALID,
     MALFORMED,
@@ -47,12 +48,13 @@ _OF_STATUS = {k.status: k for k in (MALFORMED, NOT_FOUND, NOT_ALLOWED, TOO_LARGE
 
 def refuse(request: Request, problem: ProblemError) -> Response:
     """The problem as a response to the request."""
-    if request.scope["path"].startswith(ROOT):
-        return s3_refusal(request.scope["path"], problem, headers_of(problem))
+    path = request.scope["path"]
+    if path.startswith(ROOT):
+        return s3_refusal(path, problem, headers_of(problem))
     return JSONResponse(
         problem.document(request.url.path),
         problem.kind.status,
-        headers=headers_of(problem),
+        headers={**hub_headers(path, problem), **headers_of(problem)},
         media_type=MEDIA_TYPE,
     )
 

@@ -72,7 +72,7 @@ async def answer(request: Request) -> Response:
 
 
 async def _caller(request: Request, asked: Asked) -> Caller:
-    """The owner of the key that signed the request; counts the request for the rate limit.
+    """The owner of the key that signed the request. Unknown ones are counted for the rate limit, as in ``middleware.authenticate``.
 
     A server without tokens takes any signature, or none.
     """
@@ -89,7 +89,6 @@ async def _caller(request: Request, asked: Asked) -> Caller:
     except ProblemError:
         services.rates.take(bucket_of(request.client.host if request.client else ""))
         raise
-    services.rates.take(f"token {caller.name}")
     ABOUT.get().caller = caller.name
     NeedsScope("read").check(caller)
     return caller

@@ -22,7 +22,8 @@ from reshard.formats.names import version_of_name
 from reshard.storage.location import Location
 from reshard_server.auth.root_paths import Roots
 from reshard_server.auth.tokens import Caller
-from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, is_recipe
+from reshard_server.db.documents import recorded
+from reshard_server.db.stored.kinds import KINDS, LAYOUT, MAP, StoredKind, is_recipe
 from reshard_server.db.stored.versions import get
 from reshard_server.deliveries.receivers import check_receivers
 from reshard_server.errors.problems import INVALID, ProblemError, problem_of
@@ -36,6 +37,8 @@ from reshard_server.schemas.conversion import (
     library_options,
     targets_of,
 )
+from reshard_server.schemas.job_options import RunLimits
+from reshard_server.schemas.view import OF_A_VIEW, ViewRules
 from reshard_server.settings import Settings
 from reshard_server.worker.wording import RootNames
 
@@ -119,12 +122,20 @@ def _is_inside(place: Location, folder: Location) -> bool:
     return place != folder and f"{place}/".startswith(f"{str(folder).rstrip('/')}/")
 
 
+def check_view(serving: Checking, caller: Caller, rules: ViewRules) -> dict[str, Any]:
+    """The rules with the contents of the layout and the map that they name. ProblemError for the first wrong member."""
+    for field, path in (("/source", rules.source), *rules.operands):
+        with for_field(f"/view{field}"):
+            serving.roots.readable(caller, path)
+    options = {name: getattr(rules, name) for name in OF_A_VIEW}
+    asked = TargetRequest.model_construct(target="view", **options)
+    _check_target(serving, caller, RunLimits(max_memory=None, workers=None), asked, "/view")
+    named = {kind.noun: content_of(serving, kind, options[kind.noun]) for kind in KINDS}
+    return recorded(rules) | {noun: found for noun, found in named.items() if found is not None}
+
+
 def _check_target(
-    serving: Checking,
-    caller: Caller,
-    request: ConversionRequest | AnyPlanRequest,
-    requested: TargetRequest,
-    place: str,
+    serving: Checking, caller: Caller, limits: RunLimits, requested: TargetRequest, place: str
 ) -> None:
     ceiling = serving.settings.max_memory  # given, so that the host's memory need not be looked up
     if requested.mesh is not None:
@@ -148,7 +159,7 @@ def _check_target(
     with for_field(f"{place}/target"):
         named = library_options({name: members[name] for name in OF_A_NAME})
         check_arguments(target=requested.target, max_memory=ceiling, **named)
-    check_limits(serving, request.max_memory, request.workers)
+    check_limits(serving, limits.max_memory, limits.workers)
 
 
 def refuse_name(given: object, field: str, remedy: str) -> None:

@@ -41,7 +41,9 @@ class Authenticate(HttpMiddleware):
                 check_host(request.headers)
             check_origin(request.method, request.headers, scope["scheme"], self.settings.public_url)
             path = scope["path"]
-            if path.startswith("/v1/") or (path == "/metrics" and not self.settings.metrics_open):
+            if path.startswith(("/v1/", "/hf/")) or (
+                path == "/metrics" and not self.settings.metrics_open
+            ):
                 scope.setdefault("state", {})["caller"] = await authenticate(request)
         except ProblemError as problem:
             await refuse_unread(problem, self.settings.body_bytes, scope, receive, send)
@@ -50,11 +52,13 @@ class Authenticate(HttpMiddleware):
 
 
 async def authenticate(request: Request) -> Caller:
-    """The caller; counts the request for the rate limit. Raises ProblemError for an unknown caller."""
+    """The caller; counts the request for the rate limit, unless it reads a view. Raises ProblemError for an unknown caller."""
     services: Services = request.app.state.services
     caller = await _known(services, request)
     address = request.client.host if request.client else ""
-    services.rates.take(f"token {caller.name}" if caller else bucket_of(address))
+    # A client loads a model in a range for every few MiB, and gives it up when it is refused for long; its streams are limited.
+    if caller is None or not request.scope["path"].startswith("/hf/"):
+        services.rates.take(f"token {caller.name}" if caller else bucket_of(address))
     if caller is None:
         raise _unknown(services, request)
     ABOUT.get().caller = caller.name

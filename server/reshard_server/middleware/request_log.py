@@ -58,7 +58,8 @@ def audit_request(scope: Scope, status: int | None) -> None:
 
 def _event(scope: Scope, status: int | None) -> Event | None:
     path = scope["path"]
-    if scope["method"] not in SAFE_METHODS and path not in READ_ONLY_POSTS:
+    is_look = path in READ_ONLY_POSTS or path.startswith("/hf/")  # whose routes change nothing
+    if scope["method"] not in SAFE_METHODS and not is_look:
         event = _SESSIONS.get(path, "change")
         return None if event == "change" and ABOUT.get().is_look else event
     is_unknown_token = status == _UNAUTHENTICATED and "authorization" in Headers(scope=scope)

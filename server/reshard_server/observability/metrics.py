@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 import sqlalchemy as sa
-from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -41,6 +41,9 @@ class Metrics:
             buckets=REQUEST_BUCKETS,
             registry=self.registry,
         )
+        sent = "Bytes of views that were sent."
+        self.view_bytes = Counter("reshard_view_bytes", sent, registry=self.registry)
+        self.views_open = Gauge("reshard_views_open", "Planned views.", registry=self.registry)
         ProcessCollector(registry=self.registry)
         self.registry.register(_Children())
 

@@ -40,7 +40,7 @@ PAGE_HEADERS = {
 }
 """Headers that a page gets unless it sets them."""
 
-_NO_PAGES = ("/v1/", "/metrics", "/livez", "/readyz", "/openapi.json", "/s3")
+_NO_PAGES = ("/v1/", "/metrics", "/livez", "/readyz", "/openapi.json", "/hf/", "/s3")
 _KEPT = ("x-request-id", "retry-after", "allow", "connection")
 """Headers of a problem document that its page keeps."""
 

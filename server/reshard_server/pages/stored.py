@@ -53,7 +53,7 @@ def show_map(
     name: VersionName, visitor: Visiting, serving: Serving, page_token: PageToken = None
 ) -> Response:
     """Shows one version, the newest by default, and the list of versions."""
-    found = find(serving, MAP, name)
+    found = find(serving, visitor.caller, MAP, name)
     return page("stored/map.html", visitor, map=found, **_shown(serving, MAP, found, page_token))
 
 
@@ -114,7 +114,7 @@ def _layout(
     problem: ProblemError | None = None,
 ) -> Response:
     """The page of a layout, perhaps tried on a checkpoint, with the result or the problem."""
-    found = find(serving, LAYOUT, name)
+    found = find(serving, visitor.caller, LAYOUT, name)
     return page(
         "stored/layout.html",
         visitor,

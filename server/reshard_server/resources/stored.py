@@ -1,4 +1,4 @@
-"""Stored layouts and maps for routes and pages: found, stored, deleted, and the problems if one is not there."""
+"""Stored layouts, maps and views for routes and pages: found, stored, deleted, and the problems if one is not there."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from fastapi import Path
 from reshard import check_arguments
 from reshard_server.auth.tokens import Caller
 from reshard_server.db.stored import versions
-from reshard_server.db.stored.kinds import LAYOUT, MAP, StoredKind, StoredVersion, is_recipe
+from reshard_server.db.stored.kinds import (
+    LAYOUT,
+    MAP,
+    VIEW,
+    StoredKind,
+    StoredVersion,
+    is_recipe,
+)
 from reshard_server.errors.problems import INVALID, NOT_FOUND, ProblemError
-from reshard_server.jobs.check_request import for_field, refuse_name
+from reshard_server.jobs.check_request import check_view, for_field, refuse_name
 from reshard_server.resources.resource import names_tag
 from reshard_server.services import Services
 
 VERSION_PATTERN = r"^[a-zA-Z0-9][a-zA-Z0-9._-]*(@[0-9]{1,10})?$"
-BY_SEGMENT = {"layouts": LAYOUT, "maps": MAP}
+BY_SEGMENT = {"layouts": LAYOUT, "maps": MAP, "views": VIEW}
 """The kinds by the part of a URL that names them."""
 
 VersionName = Annotated[str, Path(max_length=139, pattern=VERSION_PATTERN)]
@@ -47,12 +54,11 @@ def put(
     expected: Expectation,
 ) -> tuple[StoredVersion, bool]:
     """Stores a version; returns it, and True if it is new. ProblemError for content of a wrong form."""
-    _check(kind, name, content)
     return versions.put(
         serving.database,
         kind,
         name,
-        content,
+        check_view(serving, caller, content) if kind is VIEW else _checked(kind, name, content),
         token=caller.name,
         is_admin=caller.is_admin,
         expected=expected.holds,
@@ -60,7 +66,7 @@ def put(
     )
 
 
-def _check(kind: StoredKind, name: str, content: Any) -> None:
+def _checked(kind: StoredKind, name: str, content: Any) -> Any:
     if is_recipe(kind, name):
         raise ProblemError(
             INVALID,
@@ -72,12 +78,13 @@ def _check(kind: StoredKind, name: str, content: Any) -> None:
         refuse_name(content, "/map", remedy)
     with for_field(f"/{kind.noun}"):
         check_arguments(**{kind.noun: content})
+    return content
 
 
-def find(serving: Services, kind: StoredKind, name: str) -> StoredVersion:
-    """A version, the newest or ``name@version``, which every caller may see. ProblemError if there is none."""
+def find(serving: Services, caller: Caller, kind: StoredKind, name: str) -> StoredVersion:
+    """A version, the newest or ``name@version``. ProblemError if there is none that the caller may see."""
     found = versions.get(serving.database, kind, name)
-    if found is None:
+    if found is None or not found.is_for(caller.may_read):
         raise gone(kind, name)
     return found
 
@@ -86,6 +93,7 @@ def delete(
     serving: Services, caller: Caller, kind: StoredKind, name: str, expected: Expectation
 ) -> None:
     """Deletes every version. ProblemError if there is none, or the caller may not."""
+    find(serving, caller, kind, name)
     found = versions.delete(
         serving.database,
         kind,

@@ -136,7 +136,7 @@ def _type_of(option: Option, default: Any) -> Any:
     return str if isinstance(default, str) else _TYPES[option.kind]
 
 
-def _members(names: Iterable[str]) -> dict[str, Any]:
+def option_members(names: Iterable[str]) -> dict[str, Any]:
     """The members of a model, one for each of these options."""
     found = {}
     for name in names:
@@ -174,7 +174,7 @@ if TYPE_CHECKING:
 
 else:
     TensorRules = create_model(
-        "TensorRules", __base__=RequestDocument, __module__=__name__, **_members(_RULES)
+        "TensorRules", __base__=RequestDocument, __module__=__name__, **option_members(_RULES)
     )
     TargetRequest = create_model(
         "TargetRequest",
@@ -182,7 +182,7 @@ else:
         __doc__="One target and its options, named as on the command line.",
         __module__=__name__,
         target=RootedPath,
-        **_members(DECLARED),
+        **option_members(DECLARED),
     )
 
 
@@ -233,10 +233,8 @@ def library_options(members: Mapping[str, Any]) -> dict[str, Any]:
     return {LIBRARY_NAMES.get(name, name): value for name, value in members.items()}
 
 
-class SourceOptions(CheckpointChoice, ComputedChoice, RunLimits):
-    """The source, and the limits of the run."""
-
-    checkpoint_member: ClassVar[str] = "source"
+class ConvertedChoice(ComputedChoice):
+    """A source that is converted, whose weights may be computed."""
 
     source: RootedPath
     quantize_like: RootedPath | None = LEFT_OUT
@@ -244,10 +242,6 @@ class SourceOptions(CheckpointChoice, ComputedChoice, RunLimits):
 
     @property
     def operands(self) -> Iterator[tuple[str, str]]:
-        deltas = getattr(self, "deltas", ())
-        yield from ((f"/deltas/{number}", path) for number, path in enumerate(deltas))
-        merge = getattr(self, "merge", None)
-        yield from () if merge is None else merge.operands
         yield from super().operands
         if self.quantize_like is not None:
             yield "/quantize_like", self.quantize_like
@@ -256,6 +250,20 @@ class SourceOptions(CheckpointChoice, ComputedChoice, RunLimits):
         like = self.quantize_like
         more = {} if like is None else {"quantize_like": str(real(like))}
         return {**super().computed(real), **more}
+
+
+class SourceOptions(CheckpointChoice, ConvertedChoice, RunLimits):
+    """The source, and the limits of the run."""
+
+    checkpoint_member: ClassVar[str] = "source"
+
+    @property
+    def operands(self) -> Iterator[tuple[str, str]]:
+        deltas = getattr(self, "deltas", ())
+        yield from ((f"/deltas/{number}", path) for number, path in enumerate(deltas))
+        merge = getattr(self, "merge", None)
+        yield from () if merge is None else merge.operands
+        yield from super().operands
 
 
 TargetRequests = Annotated[

@@ -45,7 +45,7 @@ class ByteStream(CountedStream):
     media_type = "application/octet-stream"
 
     def __init__(
-        self, pieces: Iterator[Piece], give_back: GiveBack, status: int, headers: Mapping[str, str]
+        self, pieces: Started, give_back: GiveBack, status: int, headers: Mapping[str, str]
     ) -> None:
         self._sent = _read_in_threads(pieces)
         super().__init__(self._sent, status, headers)
@@ -55,9 +55,7 @@ class ByteStream(CountedStream):
     def give_back(self) -> None:
         """Ends the count, and closes the source."""
         self._give_back()
-        close = getattr(self.pieces, "close", None)
-        if close is not None:
-            close()
+        self.pieces.close()
 
     async def stream_response(self, send: Send) -> None:
         head = {"type": "http.response.start", "status": self.status_code}
@@ -66,6 +64,9 @@ class ByteStream(CountedStream):
             async with aclosing(self._sent) as sent:
                 async for piece in sent:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    del (
+                        piece
+                    )  # an error keeps this frame, and so megabytes, until garbage is collected
         except ReshardError as error:
             LOG.warning("a stream was cut off", extra={"detail": str(error)})
             return
@@ -79,10 +80,32 @@ async def _read_in_threads(pieces: Iterator[Piece]) -> AsyncGenerator[Piece]:
         while (piece := await asyncio.shield(ahead)) is not None:
             ahead = asyncio.ensure_future(run_in_threadpool(next, pieces, None))
             yield piece
+            del piece
     finally:
         # A generator that runs in a thread cannot be closed.
         with CancelScope(shield=True), suppress(Exception):
             await ahead
+        piece = None
+        del ahead
+
+
+class Started(Iterator[Piece]):
+    """Pieces of which the first is read now, so that its errors are known before an answer begins."""
+
+    def __init__(self, pieces: Iterator[Piece]) -> None:
+        self._pieces = pieces
+        self._first = next(pieces, None)
+
+    def __next__(self) -> Piece:
+        first, self._first = self._first, None
+        return next(self._pieces) if first is None else first
+
+    def close(self) -> None:
+        """Closes the source."""
+        self._first = None
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            close()
 
 
 _RANGE = re.compile(r"bytes=(\d{1,19})?-(\d{1,19})?", re.ASCII)

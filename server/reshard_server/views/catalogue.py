@@ -24,12 +24,14 @@ class ServedView:
     Attributes:
         commit: the id of the revision, 40 hex digits.
         modified: seconds since the epoch, of the source's step.
+        paths: of the source, and of what is read besides, as clients name them.
     """
 
     name: str
     commit: str
     view: CheckpointView
     modified: float
+    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

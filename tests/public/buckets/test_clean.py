@@ -110,7 +110,5 @@ def test_a_state_that_no_other_host_finds_is_refused(
         StorageError, match=r"state is 'state'; expected a folder in a bucket, such as s3://"
     ):
         reshard.convert(source, f"{s3_bucket.url}/run/7", state="state")
-    with pytest.raises(
-        PlanError, match="is on a disk, beside which its record is kept; leave it out"
-    ):
+    with pytest.raises(PlanError, match="is in none; leave it out"):
         reshard.convert(source, tmp_path / "out", state=f"{s3_bucket.url}/state")

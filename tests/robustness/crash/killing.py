@@ -45,7 +45,7 @@ class Point:
         return f"{self.when} {self.function.rpartition(':')[2]} {self.count}"
 
 
-def run_killed(point: Point | None, source: Path, target: Path, **options: Any) -> int:
+def run_killed(point: Point | None, source: Path | str, target: Path, **options: Any) -> int:
     """The exit code of a conversion that kills itself at ``point``, -9, or of one that does not get there, 0."""
     return _run(convert, point, str(source), str(target), options)
 
@@ -68,11 +68,18 @@ def run_call_killed_at(number: int, root: Path, name: str, *arguments: Any, **op
 
 
 def _run(what: Callable[..., None], *arguments: Any) -> int:
-    child = forkserver().Process(target=what, args=arguments)
+    of_hub = {name: text for name, text in os.environ.items() if name.startswith("HF_")}
+    child = forkserver().Process(target=begin, args=(of_hub, what, *arguments))
     child.start()
     child.join(ENDING_S)
     assert child.exitcode is not None, "it hangs"
     return child.exitcode
+
+
+def begin(of_hub: dict[str, str], what: Callable[..., None], *arguments: Any) -> None:
+    """Calls a function with the hub of this test, which the process from which it was forked does not know."""
+    os.environ.update(of_hub)
+    what(*arguments)
 
 
 def convert_all(

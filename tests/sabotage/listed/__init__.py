@@ -13,6 +13,7 @@ from tests.sabotage.listed import (
     maps,
     merging,
     storage,
+    views,
 )
 from tests.sabotage.sabotage import Sabotage
 
@@ -27,4 +28,5 @@ SABOTAGES: tuple[Sabotage, ...] = (
     *deliveries.SABOTAGES,
     *arithmetic.SABOTAGES,
     *merging.SABOTAGES,
+    *views.SABOTAGES,
 )

@@ -26,12 +26,12 @@ from tests.server.live import live
 from tests.server.postgres import Postgres
 from tests.server.threads import run_together
 
-HEAD = "0003"
+HEAD = "0004"
 STEP = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "0004", "0003"
+revision, down_revision = "0005", "0004"
 
 
 def upgrade():
@@ -64,7 +64,7 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     def add(then: str = "pass") -> None:
         scripts = tmp_path / "migrations"
         shutil.copytree(migrating.SCRIPTS, scripts, dirs_exist_ok=True)
-        (scripts / "versions" / "v0004_colour.py").write_text(STEP.format(then=then))
+        (scripts / "versions" / "v0005_colour.py").write_text(STEP.format(then=then))
         monkeypatch.setattr(migrating, "SCRIPTS", scripts)
 
     return add
@@ -99,17 +99,18 @@ def columns(db: sa.Engine, table: str) -> set[str]:
 def test_older_records_are_migrated(old: dict[str, Any], next_version: Callable[..., None]) -> None:
     next_version()
     db = opened(old)
-    assert (version(db), "colour" in columns(db, "layouts")) == ("0004", True)
+    assert (version(db), "colour" in columns(db, "layouts")) == ("0005", True)
     assert migrate(db) == []
     db.dispose()
 
 
-def test_earlier_records_get_the_table_of_deliveries(chosen: dict[str, Any]) -> None:
+def test_earlier_records_get_the_tables_of_deliveries_and_views(chosen: dict[str, Any]) -> None:
     db = opened(chosen)
     with db.begin() as connection:
-        connection.execute(sa.text("DROP TABLE deliveries"))
+        for table in ("deliveries", "views"):
+            connection.execute(sa.text(f"DROP TABLE {table}"))
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0002'"))
-    assert migrate(db) == [HEAD]
+    assert migrate(db) == ["0003", HEAD]
     assert (version(db), differences(db)) == (HEAD, [])
     db.dispose()
 
@@ -136,7 +137,7 @@ def test_of_two_processes_one_makes_the_tables(chosen: dict[str, Any]) -> None:
     chosen["state"].mkdir(exist_ok=True)
     engines = [opened_raw_engine(chosen) for _ in range(2)]
     done = run_together([partial(migrate, engine) for engine in engines])
-    assert sorted(done) == [[], ["0001", "0002", HEAD]]
+    assert sorted(done) == [[], ["0001", "0002", "0003", HEAD]]
     for engine in engines:
         engine.dispose()
 
@@ -210,7 +211,7 @@ def test_pending_steps_that_may_not_be_done(
     with pytest.raises(StorageError) as raised:
         opened(old, migrate_at_start=False)
     assert str(raised.value).endswith(
-        "are of an older version: the migrations 0004 are pending, and migrate_at_start is off; run 'reshard serve "
+        "are of an older version: the migrations 0005 are pending, and migrate_at_start is off; run 'reshard serve "
         "--migrate' with the same settings first"
     )
     opened(old).dispose()
@@ -223,7 +224,10 @@ def test_the_command_migrates_and_serves_nothing(
     monkeypatch.chdir(tmp_path)
     url = f"sqlite:///{tmp_path / 'state' / 'records.sqlite'}"
     (tmp_path / "state").mkdir()
-    for said in (f"{url}: did the migrations 0001, 0002, {HEAD}\n", f"{url}: nothing to migrate\n"):
+    for said in (
+        f"{url}: did the migrations 0001, 0002, 0003, {HEAD}\n",
+        f"{url}: nothing to migrate\n",
+    ):
         assert run(["serve", "--migrate", "--state", "state"]) == 0
         assert capsys.readouterr() == (said, "")
 

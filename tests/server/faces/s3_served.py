@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -27,7 +26,7 @@ from reshard_server.errors.problems import NOT_FOUND, ProblemError
 from reshard_server.middleware.http_protocol import protocol_of
 from reshard_server.serve import address_of, listen
 from reshard_server.settings import Settings, TokenSettings
-from reshard_server.views.byte_stream import ByteStream
+from reshard_server.views.byte_stream import ByteStream, Started
 from reshard_server.views.catalogue import MAIN, Key, ServedView
 from reshard_server.worker.children import Children
 
@@ -119,9 +118,8 @@ class Shelf:
     ) -> ByteStream:  # fmt: skip
         if path in self.failing:
             raise replace(self.failing[path])
-        pieces = served.view.files[path].read(start, stop)
-        first = next(pieces, b"")
-        return ByteStream(chain((first,), pieces), lambda: None, status, headers)
+        pieces = Started(served.view.files[path].read(start, stop))
+        return ByteStream(pieces, lambda: None, status, headers)
 
     async def key(self, access_key: str) -> Key | None:
         found = self.app.state.services.tokens.s3_key(access_key)

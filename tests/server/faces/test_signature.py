@@ -250,9 +250,7 @@ def test_the_path_and_the_host_are_those_that_the_client_signed(
     assert s3.ask(CONFIG, forwarded).status == 200
 
 
-def test_callers_and_wrong_signatures_have_a_rate(
-    s3: S3Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_signatures_have_a_rate(s3: S3Served, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = s3.app.state.services.rates
     wrong = s3.signed(CONFIG, secret="not the secret of ann")
     assert s3.ask(CONFIG, wrong).code == "SignatureDoesNotMatch"
@@ -260,9 +258,8 @@ def test_callers_and_wrong_signatures_have_a_rate(
     rates._left.clear()
     codes = [s3.ask(CONFIG, wrong).code for _ in range(3)]
     assert codes == ["SignatureDoesNotMatch", "SignatureDoesNotMatch", "SlowDown"]
-    assert [s3.get(CONFIG).status for _ in range(3)] == [200, 200, 503]
-    slow = s3.get(CONFIG)
-    assert slow.code == "SlowDown" and int(slow.headers["retry-after"]) > 0
+    # A client reads a large file in many requests, so that those of known callers are not counted.
+    assert [s3.get(CONFIG).status for _ in range(3)] == [200, 200, 200]
     rates._left.clear()
 
 

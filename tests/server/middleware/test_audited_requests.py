@@ -82,7 +82,7 @@ def test_every_route_that_changes_something(served: Served, lines: Lines, who: s
             answer = served.ask(method, path, who, json={})
         else:
             answer = browser.send(method, path, data={"form_key": ""}, headers={"Origin": ORIGIN})
-        if path in READ_ONLY_POSTS:
+        if path in READ_ONLY_POSTS or path.startswith("/hf/"):
             assert lines.take() == []
             continue
         # the form of the session is refused at signing out, and none is signed in by signing in

@@ -228,7 +228,10 @@ def test_what_cannot_be_served_is_refused_with_exit_code_1(
     [
         (["--root", "data"], "--root 'data': expected NAME=PATH"),
         (["--root", "a=/", "--root", "a=/tmp"], "--root 'a=/tmp': the root 'a' is named twice"),
-        (["--scope", "read"], "--scope, --read, --write, --expires and --s3 belong to --make-token"),
+        (
+            ["--scope", "read"],
+            "--scope, --read, --write, --expires and --s3 belong to --make-token",
+        ),
         (["--make-token", "x", "--scope", "all"], "the token 'x' cannot be made: scopes"),
     ],
 )

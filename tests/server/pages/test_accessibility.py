@@ -32,6 +32,8 @@ def everything(server: Live) -> dict[str, str]:
         client.put("/v1/layouts/columns", json={"layout": layout}).raise_for_status()
         mapped = {"map": {"map": [{"from": "w", "to": "weight", "shape": "a b -> b a"}]}}
         client.put("/v1/maps/turned", json=mapped).raise_for_status()
+        rules = {"source": "data/run", "step": "each"}
+        client.put("/v1/views/model", json={"view": rules}).raise_for_status()
         long = "with-a-name-that-is-much-too-long-for-the-window-of-a-telephone/" * 3
         targets = [{"target": f"data/{long}{n}", "mesh": "data=1,model=2"} for n in range(3)]
         body = {"source": "data/run/1", "targets": targets, "labels": {"k" * 64: "v" * 256}}
@@ -40,6 +42,8 @@ def everything(server: Live) -> dict[str, str]:
         with client.stream("GET", f"{URL}/{new}/events", timeout=90) as stream:
             assert "event: end" in stream.read().decode()
         paths["several"] = f"/conversions/{new}"
+        later = {"source": f"data/{long}later", "step": "latest"}
+        client.put("/v1/views/later", json={"view": later}).raise_for_status()
         schedule = {"when": {"directory": "data/run"}, "targets": [{"target": "data/s/{step}"}]}
         client.put("/v1/schedules/each", json=schedule).raise_for_status()
         run_each(client)
@@ -49,6 +53,7 @@ def everything(server: Live) -> dict[str, str]:
         "schedule": "/schedules/each", "new conversion": "/new-conversion", "new schedule": "/new-schedule",
         "checkpoints": "/checkpoints", "nothing": "/nothing", "layouts": "/layouts", "layout": "/layouts/columns",
         "maps": "/maps", "map": "/maps/turned", "chosen map": "/new-conversion?map=turned",
+        "views": "/views", "view": "/views/model", "no view": "/views/later",
         "tried": "/layouts/columns/preview?checkpoint=data/run/1", "not tried": "/layouts/columns/preview?checkpoint=data/x",
         "checkpoint": "/checkpoint?path=data/run/1", "no checkpoint": "/checkpoint?path=data/x",
         "succeeded ones": "/conversions?state=succeeded", "failed ones": "/conversions?state=failed",

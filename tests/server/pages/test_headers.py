@@ -22,7 +22,7 @@ POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 PATHS = (
-    "/", "/conversions", "/new-conversion", "/schedules", "/new-schedule", "/checkpoints", "/nothing",
+    "/", "/conversions", "/new-conversion", "/schedules", "/new-schedule", "/checkpoints", "/views", "/nothing",
     "/conversions/none", "/schedules/none", "/conversions?state=odd", "/checkpoints?root=other",
 )  # fmt: skip
 

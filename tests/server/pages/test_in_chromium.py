@@ -354,7 +354,7 @@ def test_one_row_of_navigation_in_a_narrow_window(browser: Browser, server: Live
         page = someone.sign_in()
         links = page.get_by_role("navigation", name="Pages").get_by_role("link")
         boxes = [box for link in links.all() if (box := link.bounding_box())]
-        assert len(boxes) == 5
+        assert len(boxes) == 6
         assert len({round(box["y"]) for box in boxes}) == 1
         assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
         page = someone.go("/checkpoints")

@@ -131,6 +131,7 @@ TAGS = {
     "checkpoints": "Checkpoints below the storage roots.",
     "layouts": "Named layouts; every version is kept.",
     "maps": "Named maps from source tensors to target tensors; every version is kept.",
+    "views": "Files that are made of a source as they are read; every version of the rules is kept.",
     "schedules": "Conversions at given times, or of each new step.",
     "tensors": "Slices of tensors as bytes.",
     "operation": "Health and metrics of the server.",

@@ -128,6 +128,11 @@ MAPS: dict[str, Example] = {
     },
 }
 
+RULES: dict[str, Any] = {"source": "data/run7", "step": "latest", "map": "to_hf", "config": "data/llama"}  # fmt: skip
+_NAMED = {name: value for name, value in STORED.items() if name != "layout"}
+STORED_VIEW: dict[str, Any] = {**_NAMED, "view": {**RULES, "map": MAP_CONTENT}}
+VIEWS: dict[str, Example] = {"latest": {"summary": "The newest step as a model of Hugging Face", "value": {"view": RULES}}}  # fmt: skip
+
 _CHECKPOINT = {"checkpoint": "data/run7/1000"}
 
 PREVIEWS: dict[str, Example] = {

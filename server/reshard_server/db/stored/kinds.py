@@ -1,21 +1,22 @@
-"""Kinds of contents that are stored by name, layouts and maps; and the versions that conversions use.
+"""Kinds of contents that are stored by name, layouts, maps and views; and the versions that conversions use.
 
-Both have versions, owners and quotas, in one table each. A version is pinned when a conversion is accepted, and kept for it after a
-deletion.
+All have versions, owners and quotas, in one table each. A version of a layout or a map is pinned when a conversion is accepted, and kept
+for it after a deletion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from reshard.errors import LayoutError
 from reshard.maps.read_map import recipe_names
-from reshard_server.db.tables import LAYOUTS, MAPS
+from reshard_server.db.tables import LAYOUTS, MAPS, VIEWS
 from reshard_server.schemas.conversion import (
     JobRequest,
     OneDelta,
@@ -35,12 +36,14 @@ class StoredKind:
         table: every version of every name.
         instead: the alternatives to a stored name in a request.
         may_be_text: True if content may be text, which has a line end; then a name has none.
+        paths: members of the content that name paths below roots; only callers who may read all of these roots learn of a version.
     """
 
     noun: str
     table: sa.Table
     instead: str
     may_be_text: bool = False
+    paths: tuple[str, ...] = ()
 
     @property
     def c(self) -> sa.ColumnCollection[str, sa.ColumnElement[Any]]:
@@ -57,6 +60,12 @@ class StoredKind:
         is_name = isinstance(value, str) and not (self.may_be_text and "\n" in value)
         return str(value) if is_name else None
 
+    def roots(self, content: Mapping[str, Any]) -> frozenset[str]:
+        """The roots that content names."""
+        named = (content.get(member) or () for member in self.paths)
+        texts = chain.from_iterable([each] if isinstance(each, str) else each for each in named)
+        return frozenset(text.partition("/")[0] for text in texts)
+
     def not_stored(self, text: str) -> LayoutError:
         """The error for a name that is not stored."""
         return LayoutError(
@@ -72,6 +81,9 @@ MAP = StoredKind(
     may_be_text=True,
 )
 KINDS = (LAYOUT, MAP)
+"""Those that conversions name."""
+
+VIEW = StoredKind("view", VIEWS, "its content", paths=("source", "config", "lora", "quantize_like"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,7 @@ class StoredVersion:
     Attributes:
         content: None if a listing leaves it out.
         bytes: the size of the content; None if it was not asked for.
+        roots: that the content names.
     """
 
     name: str
@@ -89,6 +102,11 @@ class StoredVersion:
     created_by: str
     content: Any = None
     bytes: int | None = None
+    roots: frozenset[str] = frozenset()
+
+    def is_for(self, may_read: Callable[[str], bool]) -> bool:
+        """True if a caller with these rights may learn of it."""
+        return all(map(may_read, self.roots))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Stored layouts and maps in the records: every version is kept, and version numbers are never used again.
+"""Stored layouts, maps and views in the records: every version is kept, and version numbers are never used again.
 
 Deleted versions can no longer be requested, but a conversion that was accepted with one is still carried out with it.
 A name that is stored again after it was deleted continues its numbers.
@@ -177,7 +177,8 @@ def _newest(
 
 def _stored(kind: StoredKind, row: sa.Row[Any]) -> StoredVersion:
     made, content = moment(row.created_at), row._mapping[kind.noun]
-    return StoredVersion(row.name, row.version, made, row.token, content, row.bytes)
+    roots = kind.roots(content)
+    return StoredVersion(row.name, row.version, made, row.token, content, row.bytes, roots)
 
 
 LISTED_BYTES = 4096
@@ -209,7 +210,7 @@ def newest(
     query = sa.select(*_columns(db, kind, with_content)).join(names, same).order_by(kind.c.name)
     rows = _rows(db, query)
     more = page_token(listing, (rows[page_size - 1].name,)) if len(rows) > page_size else None
-    return VersionList(list(map(_version, rows[:page_size])), more)
+    return VersionList([_version(kind, row) for row in rows[:page_size]], more)
 
 
 def versions(
@@ -230,7 +231,7 @@ def versions(
         query = query.where(kind.c.version < page_key(listing, token, (int,))[0])
     rows = _rows(db, query.order_by(kind.c.version.desc()).limit(page_size + 1))
     more = page_token(listing, (rows[page_size - 1].version,)) if len(rows) > page_size else None
-    return VersionList(list(map(_version, rows[:page_size])), more)
+    return VersionList([_version(kind, row) for row in rows[:page_size]], more)
 
 
 def _columns(db: sa.Engine, kind: StoredKind, with_content: bool) -> list[sa.ColumnElement[Any]]:
@@ -241,7 +242,8 @@ def _columns(db: sa.Engine, kind: StoredKind, with_content: bool) -> list[sa.Col
         size = sa.func.coalesce(kind.c.bytes, bytes_of(db, kind.content))
         content = sa.case((size <= LISTED_BYTES, kind.content), else_=sa.null())
     named = [kind.c.name, kind.c.version, kind.c.token, kind.c.created_at]
-    return [*named, size.label("bytes"), content.label("content")]
+    paths = [kind.content[member].label(member) for member in kind.paths]
+    return [*named, size.label("bytes"), content.label("content"), *paths]
 
 
 def _rows(db: sa.Engine, query: sa.Select[Any]) -> list[sa.Row[Any]]:
@@ -249,6 +251,6 @@ def _rows(db: sa.Engine, query: sa.Select[Any]) -> list[sa.Row[Any]]:
         return list(connection.execute(query).all())
 
 
-def _version(row: sa.Row[Any]) -> StoredVersion:
-    made = moment(row.created_at)
-    return StoredVersion(row.name, row.version, made, row.token, row.content, row.bytes)
+def _version(kind: StoredKind, row: sa.Row[Any]) -> StoredVersion:
+    made, roots = moment(row.created_at), kind.roots(dict(row._mapping))
+    return StoredVersion(row.name, row.version, made, row.token, row.content, row.bytes, roots)
