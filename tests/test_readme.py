@@ -48,11 +48,13 @@ OF_OTHER_PROGRAMS = {
     "--strict",
     "--xla",
     "--load-format",
+    "--local-dir",
+    "--model-path",
     "--tensor-parallel-size",
     "--ckpt-format",
     "--dist-ckpt-optim-fully-reshardable",
     "--make-vocab-size-divisible-by",
-}  # of mypy, in XLA_FLAGS, of vLLM, of Megatron
+}  # of mypy, in XLA_FLAGS, of vLLM, hf, SGLang, Megatron
 
 
 def commands(page: Path) -> Iterator[list[str]]:
@@ -170,7 +172,7 @@ def known_options() -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_option_that_is_named_exists(page: Path) -> None:
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text("utf-8")))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", page.read_text("utf-8")))
     assert named - OF_OTHER_PROGRAMS <= known_options()
 
 

@@ -35,6 +35,7 @@ OWN_TESTS = (
     "slurm.md",
     "check-weights-in-your-server.md",
     "serve-from-a-training-bucket.md",
+    "serve-without-a-copy.md",
 )
 """Pages that start a server, which run_page would wait for, or need one, a cluster, an environment or an installation of its own."""
 PAGES = sorted(

@@ -14,6 +14,7 @@ from tests.docs.run_page import PAGES
 ROOT = Path(__file__).parents[2]
 CLUSTERS = "tests/executors/test_cluster_pages.py"
 SERVICE = "tests/server/test_service_doc.py"
+VIEWS = "tests/docs/test_serve_without_a_copy.py"
 INIT = "tests/deploy/test_init_container.py"
 RUN_BY = {
     ("docs/how-to/add-a-format.md", "console"): "tests/docs/test_add_a_format.py",
@@ -45,6 +46,10 @@ RUN_BY = {
     ): "tests/docs/test_publish_while_training.py",
     ("docs/how-to/serve-from-a-training-bucket.md", "console"): INIT,
     ("docs/how-to/serve-from-a-training-bucket.md", "yaml"): INIT,
+    ("docs/how-to/serve-without-a-copy.md", "console"): VIEWS,
+    ("docs/how-to/serve-without-a-copy.md", "python"): VIEWS,
+    ("docs/how-to/serve-without-a-copy.md", "toml"): VIEWS,
+    ("docs/how-to/serve-without-a-copy.md", "yaml"): VIEWS,
     ("docs/how-to/service/kubernetes.md", "toml"): "tests/deploy/test_engine.py",
     ("docs/tutorials/first-service.md", "console"): "tests/test_readme.py",
     ("docs/tutorials/training-to-serving.md", "console"): "tests/docs/test_training_to_serving.py",
