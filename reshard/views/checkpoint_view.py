@@ -24,7 +24,7 @@ from reshard.conversion.check_target import CheckedTarget
 from reshard.conversion.conversion_key import ConversionKey, key_of_conversion, source_state
 from reshard.conversion.identity import carried_identity, decide, identity_files
 from reshard.conversion.make_plan import open_contents
-from reshard.errors import PlanError
+from reshard.errors import PlanError, SourceChangedError
 from reshard.formats.base import TargetCheckpoint, TargetTensor
 from reshard.formats.codecs import is_seekable
 from reshard.formats.contents import codec_name
@@ -85,6 +85,10 @@ class CheckpointView:
                 self._made = identity_files(carried, known.of_source, checkpoint.made)
         self._folder = TemporaryDirectory(prefix="reshard-view-")
         self.files: Mapping[str, ViewFile] = dict(sorted(self._files(checkpoint, self._made)))
+        if _revision(key, chosen, target) != self.revision:  # what was copied has no pins
+            raise SourceChangedError(
+                f"records of {chosen.path}, or its config, were changed while the view was planned; ask for it again"
+            )
 
     @property
     def nbytes(self) -> int:

@@ -76,7 +76,7 @@ ON_CHECKPOINTS = [
         "commit",
         "part",
     )
-    and not any(option in line for option in ("--server", "--ray", "--part"))
+    and not any(option in line for option in ("--server", "--ray", "--part", " hf://"))
 ]
 
 

@@ -11,7 +11,8 @@ import pytest
 import reshard
 from reshard.api.sources import source_of
 from reshard.api.views import view_target
-from reshard.errors import PlanError
+from reshard.errors import PlanError, SourceChangedError
+from reshard.views import checkpoint_view
 from reshard.views.checkpoint_view import revision_of
 from tests.views.sources import MAP, SIZES, save_source
 
@@ -63,6 +64,21 @@ def test_it_tells_states_of_the_config(source: Path, tmp_path: Path) -> None:
     with reshard.open_view(source, config=model) as view:
         assert view.revision == after
         assert b"".join(view.files["generation_config.json"].read()) == b"{}"
+
+
+def test_a_config_that_is_changed_while_it_is_copied_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    kept = checkpoint_view.TemporaryDirectory
+
+    def begin(**more: str) -> object:
+        (model / "config.json").write_text('{"later": 1}')
+        return kept(**more)
+
+    monkeypatch.setattr(checkpoint_view, "TemporaryDirectory", begin)
+    with pytest.raises(SourceChangedError, match="or its config, were changed while the view was planned; ask for it again"):  # fmt: skip
+        reshard.open_view(source, config=model)
 
 
 def test_a_source_that_is_gone_has_one(source: Path) -> None:

@@ -74,9 +74,8 @@ class RecordedViews:
         self._blocks.close()
 
     async def names(self, caller: Caller) -> Sequence[str]:
-        found = await self._serving.find(
-            lambda s: versions.newest(s.database, VIEW, s.settings.views)
-        )
+        find, most = self._serving.find, self._serving.settings.views
+        found = await find(lambda serving: versions.newest(serving.database, VIEW, most))
         return [one.name for one in found.versions if one.is_for(caller.may_read)]
 
     async def find(self, caller: Caller, name: str, revision: str = MAIN) -> ServedView:
@@ -96,9 +95,8 @@ class RecordedViews:
 
     async def stored(self, caller: Caller, name: str) -> StoredVersion:
         """The newest version of a view. ProblemError (404) if there is none that the caller may read."""
-        if not re.fullmatch(
-            r"[\w.-]{1,128}", name, re.ASCII
-        ):  # a version, or what no database takes
+        # Against the name of a version, and against text that a database refuses.
+        if not re.fullmatch(r"[\w.-]{1,128}", name, re.ASCII):
             raise stored.gone(VIEW, name[:200])
         return await self._serving.find(stored.find, caller, VIEW, name)
 
@@ -147,9 +145,7 @@ def _found(serving: Services, caller: Caller, newest: StoredVersion, revision: s
         said = f"the view {name!r} has no revision {revision[:60]!r}; take {MAIN}, or an id of /v1/views/{name}/revisions"
         raise ProblemError(NOT_FOUND, said)
     for one in versions.versions(serving.database, VIEW, name, MOST_VERSIONS).versions:
-        if one.is_for(
-            caller.may_read
-        ):  # a listing has no large contents, so that each is asked for
+        if one.is_for(caller.may_read):  # each is asked for: a listing has no large contents
             source = Source.of(serving, stored.find(serving, caller, VIEW, f"{name}@{one.version}"))
             found = _ask(serving, source.paths, partial(source.of_commit, revision, known))
             if found is not None:

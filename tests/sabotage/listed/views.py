@@ -8,7 +8,42 @@ FILES = "tests/views/test_view_files.py"
 BLOCKS = "tests/views/test_blocks.py"
 TO_HUB = "tests/views/test_to_hub.py"
 
+KEPT = "tests/server/views/test_revisions.py"
+READ = "tests/server/views/test_reading.py"
+
 SABOTAGES = (
+    Sabotage(
+        "view-of-another-version-without-rights",
+        "an id answers with an earlier version whose roots the caller may not read",
+        "server/reshard_server/views/recorded.py",
+        "if one.is_for(caller.may_read):  # each",
+        "if True:  # each",
+        (f"{KEPT}::test_rights_are_those_for_the_version_that_an_id_is_of",),
+    ),
+    Sabotage(
+        "view-remembered-without-rights",
+        "an id that another caller has asked for is answered without a look at the rights",
+        "server/reshard_server/views/recorded.py",
+        "if known is None or not is_fresh or not known.source.stored.is_for(caller.may_read):",
+        "if known is None or not is_fresh:",
+        (f"{KEPT}::test_rights_hold_within_a_look_too",),
+    ),
+    Sabotage(
+        "view-of-an-unfinished-step",
+        "a step without the mark of a finished one is a revision",
+        "server/reshard_server/views/revisions.py",
+        'if asked in ("latest", "each", step) and committed_among(folder, [names[step]]):',
+        'if asked in ("latest", "each", step):',
+        (f"{KEPT}::test_a_step_without_its_mark_is_never_shown",),
+    ),
+    Sabotage(
+        "view-planned-by-each-client",
+        "each of several clients plans a view",
+        "server/reshard_server/views/opened.py",
+        "if commit not in self:",
+        "if True:",
+        (f"{READ}::test_clients_that_come_together_plan_once",),
+    ),
     Sabotage(
         "view-of-a-changed-source",
         "bytes of a file that was written since are handed over",

@@ -231,6 +231,17 @@ def test_rights_are_those_for_the_version_that_an_id_is_of(served: Served, run: 
         read(served, old, who="ann")
 
 
+def test_rights_hold_within_a_look_too(served: Served, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setattr(recorded, "LOOK_SECONDS", 1000.0)
+    save_step(tmp_path / "other", 1, number=7)
+    save_step(run, 1)
+    put(served, who="bob", source="other/1")
+    old = commit_as_bob(served)
+    put(served, who="bob", step="latest")
+    assert read(served, old, who="bob") == read(served, old, who="bob")
+    assert refused(listed(served, old, who="ann"))[0] == 410
+
+
 def commit_as_bob(served: Served) -> str:
     found: str = listed(served, who="bob").json()["commit"]
     return found
