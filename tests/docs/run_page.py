@@ -30,6 +30,7 @@ OWN_TESTS = (
     "first-service.md",
     "training-to-serving.md",
     "buckets.md",
+    "hugging-face-hub.md",
     "publish-weights-while-training.md",
     "ray.md",
     "slurm.md",

@@ -26,6 +26,8 @@ RUN_BY = {
     ("docs/how-to/buckets.md", "toml"): "tests/storage/buckets/test_page.py",
     ("docs/how-to/check-weights-in-your-server.md", "console"): "tests/docs/test_check_weights.py",
     ("docs/how-to/check-weights-in-your-server.md", "python"): "tests/docs/test_check_weights.py",
+    ("docs/how-to/hugging-face-hub.md", "console"): "tests/storage/hub/test_page.py",
+    ("docs/how-to/hugging-face-hub.md", "toml"): "tests/storage/hub/test_page.py",
     ("docs/how-to/many-hosts/ray.md", "console"): CLUSTERS,
     ("docs/how-to/many-hosts/ray.md", "python"): CLUSTERS,
     ("docs/how-to/many-hosts/slurm.md", "bash"): CLUSTERS,

@@ -75,7 +75,9 @@ def test_eight_readers_read_the_file_once(is_seekable: bool) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: b"".join(blocks.read(file)), range(8)))
     assert found == [whole] * 8
-    assert file.read_bytes == file.nbytes
+    # Where another reader makes the next block, what was read of it in the last piece is read again.
+    again = 6 * PIECE if is_seekable else 0
+    assert file.nbytes <= file.read_bytes <= file.nbytes + again
 
 
 def test_a_file_that_is_cheap_in_order_is_read_on_by_later_requests() -> None:

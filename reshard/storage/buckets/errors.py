@@ -304,7 +304,7 @@ _FAILED = Reason(
 
 _WITHOUT_ANSWER = (
     (
-        ("dns error",),
+        ("dns error", "name or service not known", "name resolution"),
         Reason(
             "the name of the server is not known",
             "check the endpoint and the network",
@@ -336,7 +336,7 @@ _WITHOUT_ANSWER = (
         ),
     ),
     (
-        ("http error", "kind: body", "incompletemessage"),
+        ("http error", "kind: body", "incompletemessage", "disconnected", "peer closed"),
         Reason(
             "the connection broke off, also when it was asked again",
             "check the network, and run again",

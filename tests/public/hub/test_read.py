@@ -118,13 +118,19 @@ def test_files_beside_the_weights_are_carried(hub: Hub, tmp_path: Path) -> None:
     assert (tmp_path / "out/t/x").read_bytes() == b"1"
 
 
-def test_a_call_reads_one_commit_while_the_branch_moves(hub: Hub, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["/tree/", "/resolve/"])
+def test_a_call_reads_one_commit_while_the_branch_moves(
+    part: str, hub: Hub, tmp_path: Path
+) -> None:
     before, after = (save({"a": np.full((300, 8), number, np.float32)}) for number in (1, 2))
     repo = hub.repo("org/model")
-    repo.commit({"model.safetensors": before})
-    hub.faults.append(Fault("/resolve/", call=lambda: repo.commit({"model.safetensors": after})))
+    first = repo.commit({"model.safetensors": before})
+    hub.faults.append(Fault(part, call=lambda: repo.commit({"model.safetensors": after})))
     reshard.convert("hf://org/model", tmp_path / "out", to="orbax")
     assert len(repo.commits) == 2
+    assert not reshard.convert(
+        f"hf://org/model@{first}", tmp_path / "out", to="orbax"
+    ).written_bytes
     assert set(reshard.restore(tmp_path / "out")["a"].flat) == {1}
     assert set(reshard.restore("hf://org/model")["a"].flat) == {2}
 

@@ -188,4 +188,38 @@ SABOTAGES = (
             "tests/robustness/buckets/test_changed_objects.py::test_an_object_that_changes_after_everything_was_put_and_proven[s3_bucket-replaced]",
         ),
     ),
+    Sabotage(
+        "hub-commit-unchecked",
+        "bytes of another commit or content of the hub are taken",
+        "reshard/storage/hub/store.py",
+        '            if told["x-repo-commit"] != self._file.revision or not is_same:',
+        "            if False:",
+        ("tests/storage/hub/test_faults.py::test_another_content_is_never_mixed",),
+    ),
+    Sabotage(
+        "hub-body-from-the-start",
+        "a body that broke off is asked for from its start, and put behind what is there",
+        "reshard/storage/hub/store.py",
+        'f"bytes={offset + done}-{end - 1}", "accept',
+        'f"bytes={offset}-{end - 1}", "accept',
+        ("tests/storage/hub/test_faults.py::test_a_body_that_breaks_off_is_read_on_from_there",),
+    ),
+    Sabotage(
+        "hub-token-for-everybody",
+        "the token goes to each server that the hub names",
+        "reshard/storage/hub/client.py",
+        "            if url.startswith(hub) and (token",
+        "            if (token",
+        (
+            "tests/storage/hub/test_store.py::test_another_server_gets_no_token_and_is_asked_at_once",
+        ),
+    ),
+    Sabotage(
+        "hub-path-unpinned",
+        "what a call returns names the branch, and not the commit that was read",
+        "reshard/formats/registry.py",
+        "str(root) if is_in_hub(path) else path, root",
+        "path, root",
+        ("tests/public/hub/test_read.py::test_every_form_is_read_as_from_a_disk",),
+    ),
 )

@@ -88,8 +88,8 @@ SABOTAGES = (
         "decoder-at-the-wrong-block",
         "a reader goes on where another block begins",
         "reshard/views/blocks.py",
-        "self._keep(len(block), (file.tag, number + 1), decoder)",
-        "self._keep(len(block), (file.tag, number), decoder)",
+        "self._keep(len(block), (file.tag, number + 1), decoder, decoders)",
+        "self._keep(len(block), (file.tag, number), decoder, decoders)",
         (f"{BLOCKS}::test_a_file_that_is_cheap_in_order_is_read_on_by_later_requests",),
     ),
     Sabotage(

@@ -69,6 +69,9 @@ def test_no_server(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StorageError) as caught:
         locate("hf://org/model")
     assert "no connection to the server; check the endpoint and the network" in str(caught.value)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://no-such-host.invalid")
+    with pytest.raises(StorageError, match="the name of the server is not known"):
+        locate("hf://org/model")
     monkeypatch.setattr(constants, "ENDPOINT", "huggingface.co")
     with pytest.raises(StorageError, match="the endpoint in HF_ENDPOINT is no URL of a server"):
         locate("hf://org/model")
@@ -89,6 +92,15 @@ def test_a_hub_that_says_nothing(hub: Hub, file: OpenFile, monkeypatch: pytest.M
     with pytest.raises(StorageError, match="no full answer came in time") as caught:
         read_all(file)
     assert caught.value.fault == "slow"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_connection_that_always_breaks_off(hub: Hub, file: OpenFile) -> None:
+    hub.faults.append(Fault("signature=", body="broken", times=None))
+    with pytest.raises(
+        StorageError, match="the connection broke off, also when it was asked again"
+    ):
+        file.read(0, 1)
 
 
 def test_a_body_that_breaks_off_is_read_on_from_there(hub: Hub, file: OpenFile) -> None:
