@@ -7,14 +7,18 @@ import re
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import boto3
 import httpx
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from botocore.exceptions import ClientError
 from prometheus_client.parser import text_string_to_metric_families
 from reshard_server.app import create_app
 from reshard_server.schemas.conversion import OneTarget
@@ -139,8 +143,8 @@ def test_the_other_commands_work_too(server: Live, tmp_path: Path) -> None:
 
 
 def test_a_token_lets_its_reader_in(tmp_path: Path) -> None:
-    """The page about tokens: one is made, the server reads it, and curl gets an answer with it only."""
-    made, serve, curl = (
+    """The page about tokens: two are made, the server reads them, and curl and boto3 get an answer with them only."""
+    made, serve, curl, made_for_s3 = (
         text.partition("#")[0].strip()
         for block in code_of(TOKENS_PAGE, "console")
         for text in block.split("$ ")[1:]
@@ -149,9 +153,12 @@ def test_a_token_lets_its_reader_in(tmp_path: Path) -> None:
     (tmp_path / "server.toml").write_text(
         f'tokens_file = "tokens.toml"\nstate = "{tmp_path}/state"\n'
     )
-    typed = subprocess.run(
-        ["bash", "-c", made.replace("reshard", f"{sys.executable} -m reshard", 1)],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True,
+    typed, _ = (
+        subprocess.run(
+            ["bash", "-c", line.replace("reshard", f"{sys.executable} -m reshard", 1)],
+            cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True,
+        )
+        for line in (made, made_for_s3)
     )  # fmt: skip
     words = serve.replace("/srv/checkpoints", str(tmp_path / "srv")).split()[1:]
     with serving(words, tmp_path, tmp_path / "log") as url:
@@ -159,6 +166,16 @@ def test_a_token_lets_its_reader_in(tmp_path: Path) -> None:
             asked = curl.replace("rsh_…", token).replace("http://127.0.0.1:8080", url)
             done = subprocess.run(["bash", "-c", f"{asked} --silent --fail"], capture_output=True)
             assert done.returncode == status, done
+        kept = tomllib.loads((tmp_path / "tokens.toml").read_text())["tokens"][1]
+        for secret, code in (
+            (kept["s3_secret"], None),
+            ("another secret", "SignatureDoesNotMatch"),
+        ):
+            client = boto3.client(
+                "s3", endpoint_url=f"{url}/s3", region_name="x", aws_access_key_id="loader", aws_secret_access_key=secret
+            )  # fmt: skip
+            with nullcontext() if code is None else pytest.raises(ClientError, match=code):
+                assert [each["Name"] for each in client.list_buckets()["Buckets"]] == ["views"]
 
 
 def test_a_receiver_is_told(tmp_path: Path) -> None:
