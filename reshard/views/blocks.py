@@ -1,6 +1,6 @@
 """Blocks: a bounded cache of the bytes of views, through which files are read by many clients at once.
 
-A file is read in blocks. A block that several clients want is decoded once. Whoever reads on finds the decoder of the last block still
+A file is read in blocks. A block that several clients want is decoded once. A reader that goes on finds the decoder of the last block still
 open, so that a chunk that is read in order, in one request or in many, is decoded once too.
 """
 

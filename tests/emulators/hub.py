@@ -40,7 +40,7 @@ Body = Literal["", "short", "long", "broken", "whole", "encoded"]
 
 @dataclass
 class Fault:
-    """What a request gets whose path contains ``part``, ``times`` times; None for ever.
+    """The answer of a request whose path contains ``part``, ``times`` times; None for ever.
 
     Attributes:
         status: instead of the answer, with ``headers``.

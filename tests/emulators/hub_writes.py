@@ -1,4 +1,4 @@
-"""What writes to the hub of the tests: repositories, branches, large files by their SHA-256, and commits, as the documented API has them.
+"""Writes to the hub of the tests: repositories, branches, large files by their SHA-256, and commits, as the documented API has them.
 
 A token writes if it is among ``writers``. Large files are sent to the second server, whole or in parts of ``part_bytes``, and count once the
 hub knows them; ``stored`` has those that arrived. A commit names them, and needs the head that it was made for::

@@ -39,7 +39,7 @@ def sums(folder: str) -> dict[str, str]:
 
 
 def about(repository: str) -> dict[str, Any]:
-    """What the client is told of a repository: its commit, and its files with their sizes."""
+    """The client's view of a repository: its commit, and its files with their sizes."""
     api = huggingface_hub.HfApi()
     told = api.model_info(repository, files_metadata=True)
     files = {file.path: file.size for file in api.list_repo_tree(repository, recursive=True)}

@@ -54,7 +54,7 @@ def save_unet(folder: str) -> None:
 
 
 def denoised(place: str) -> Any:
-    """What a model of diffusers makes of noise."""
+    """The output of a model of diffusers for noise."""
     from diffusers import UNet2DModel
 
     model = UNet2DModel.from_pretrained(place)

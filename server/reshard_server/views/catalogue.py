@@ -1,4 +1,4 @@
-"""Catalogue: the views that the faces show, whoever keeps them: a server's records, or the command ``reshard view``."""
+"""Catalogue: the views that the faces show, kept by a server's records, or by the command ``reshard view``."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Viewing:
         self.process = Forked(typed, environment(), folder, self._out, self._errors)
 
     def said(self) -> str:
-        """What it prints on stdout, once clients can connect or it has ended."""
+        """Its output on stdout, once clients can connect or it has ended."""
         deadline = time.monotonic() + SECONDS
         while not _text(self._out).endswith("\n"):
             assert time.monotonic() < deadline, self.errors()

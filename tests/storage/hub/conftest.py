@@ -22,5 +22,5 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What keeps failing ends within a second."""
+    """Retries that end within a second."""
     monkeypatch.setattr(client, "RETRY_S", 0.3)
