@@ -35,7 +35,7 @@ SIZE, RANKS, CLIENTS, REQUESTS = 4096, 8, 16, 25
 MIB = 1 << 20
 MAP = """
 map:
-  - {from: 'layers.{i}.kernel', to: 'layers.{i}.weight', shape: i o -> o i}
+  - {from: 'layers.{i}.kernel', to: 'layers.{i}.weight', shape: e f -> f e}
 """
 
 
@@ -63,7 +63,9 @@ def served(source: Path, options: list[str]) -> Iterator[tuple[str, int]]:
         assert server.stdout is not None
         found = None
         while found is None:
-            found = re.search(r"HF_ENDPOINT=(\S+)", server.stdout.readline())
+            line = server.stdout.readline()
+            assert line, "reshard view has ended"
+            found = re.search(r"HF_ENDPOINT=(\S+)", line)
         try:
             yield f"{found[1]}/views/x/resolve/main/model.safetensors", server.pid
         finally:
