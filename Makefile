@@ -44,7 +44,7 @@ test: $(INSTALLED) oracles tools ## run all tests but campaigns: each promise, o
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 again: $(INSTALLED) oracles tools ## run the tests that failed last, alone, up to the first that fails again
-	$(BIN)/python -m pytest -n 0 -x -v --last-failed --last-failed-no-failures none
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -n 1 -x -v --last-failed --last-failed-no-failures none
 
 quick: $(INSTALLED) ## run the tests that need no service, browser, cluster or oracle
 	$(BIN)/python -m pytest --quick $(PYTEST_ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from functools import cache
 from pathlib import Path
@@ -34,7 +35,9 @@ def _saved(number: int) -> Path:
 
 def save_step(run: Path, step: int, number: int | None = None) -> Path:
     """A finished step of a run, with the weights of a number, by default its own."""
-    return Path(shutil.copytree(_saved(step if number is None else number), run / str(step)))
+    path = Path(shutil.copytree(_saved(step if number is None else number), run / str(step)))
+    os.utime(path)  # a copy keeps the time of the first, which a slow machine saved minutes ago
+    return path
 
 
 def file_of(source: Path, **options: Any) -> bytes:
