@@ -55,7 +55,6 @@ EXCEPTIONS = {
         "engine.write.chunk_files", "engine.write.sinks",
         "saving.orbax_manager",
     ),
-    "keeps the metadata of a view in a temporary folder": ("views.checkpoint_view",),
     "starts processes of its own program": ("engine.executor",),
     "makes probes in a folder of their own, and looks for what a script made of each": ("rules.probe_files",),
     "asks how wide the terminal is": ("api.progress_lines",),

@@ -46,8 +46,8 @@ PUBLIC_MODULES = (
     "reshard.formats.safetensors.slices", "reshard.formats.steps", "reshard.formats.tensorflow.files", "reshard.geometry.dtypes",
     "reshard.geometry.sizes", "reshard.identity.envelope", "reshard.identity.identity_file", "reshard.identity.leaf_tree",
     "reshard.identity.slice_proof", "reshard.inspection.checkpoint_info", "reshard.layout.bridges.from_keras", "reshard.layout.changes",
-    "reshard.layout.layout_text", "reshard.layout.shard_picture", "reshard.maps.read_map", "reshard.options", "reshard.planning.rules", "reshard.storage.location",
-    "reshard.storage.parts", "reshard.storage.targets", "reshard.streaming.tensor_stream", "reshard.verification.reports",
+    "reshard.layout.layout_text", "reshard.layout.shard_picture", "reshard.maps.read_map", "reshard.options", "reshard.planning.rules",
+    "reshard.storage.hub.address", "reshard.storage.hub.store", "reshard.storage.location", "reshard.storage.parts", "reshard.storage.targets", "reshard.streaming.tensor_stream", "reshard.verification.reports",
     "reshard.views.checkpoint_view",
 )  # fmt: skip
 SERVER_ORDER = (

@@ -17,7 +17,7 @@ from reshard.storage.local.syncing import sync_files
 from reshard.storage.local.target_checks import refuse_overlap
 from reshard.storage.local.transaction import lock_folder as held_local
 from reshard.storage.local.transaction import remove_from_disk, stamp_on_disk
-from reshard.storage.location import Location, is_in_bucket, local_path, locate
+from reshard.storage.location import Location, is_in_bucket, is_in_hub, local_path, locate
 from reshard.storage.transaction import Transaction
 
 
@@ -85,10 +85,14 @@ def stamp_of_finished(output: Location, records: Sequence[str]) -> str | None:
     """A stamp that identifies a finished output, even if another one gets its name later; None if there is none.
 
     ``records``: names of files in it. The first that exists is looked at, since it differs between any two outputs. Files of
-    a prefix have the first one beside them.
+    a prefix have the first one beside them. On the hub the stamp is the commit.
     """
     if is_local(output):
         return stamp_on_disk(Path(output.path), records)
+    if is_in_hub(str(output)):
+        from reshard.storage.hub.store import commit_of
+
+        return commit_of(output)
     from reshard.storage.buckets.targets import stamp_in_bucket
 
     return stamp_in_bucket(output, records)
@@ -96,6 +100,8 @@ def stamp_of_finished(output: Location, records: Sequence[str]) -> str | None:
 
 def remove_finished(output: Location, stamp: str, records: Sequence[str], aside: str) -> bool:
     """Removes a finished output, so that no reader sees half of it; False if it is gone or something else has its name.
+
+    On the hub its branch is removed.
 
     Args:
         stamp, records: the result and the argument of ``stamp_of_finished``.
@@ -105,6 +111,10 @@ def remove_finished(output: Location, stamp: str, records: Sequence[str], aside:
     """
     if is_local(output):
         return remove_from_disk(Path(output.path), stamp, records, aside)
+    if is_in_hub(str(output)):
+        from reshard.storage.hub.store import remove_branch
+
+        return remove_branch(output, stamp)
     from reshard.storage.buckets.targets import remove_from_bucket
 
     return remove_from_bucket(output, stamp, records)

@@ -15,7 +15,6 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec.structs import replace
@@ -33,6 +32,7 @@ from reshard.formats.names import OF_RECORDS
 from reshard.formats.registry import CheckpointPath
 from reshard.formats.slices.slice_file import FILE_NAME
 from reshard.geometry.grid import Box, Grid, Index
+from reshard.storage.local.own_folder import own_folder
 from reshard.storage.location import Location, locate
 from reshard.views.results import Pins, Results
 from reshard.views.view_file import Segment, ViewFile
@@ -83,7 +83,7 @@ class CheckpointView:
             self.identity = carried.root
             if not checkpoint.form.file:
                 self._made = identity_files(carried, known.of_source, checkpoint.made)
-        self._folder = TemporaryDirectory(prefix="reshard-view-")
+        self._folder = own_folder()
         self.files: Mapping[str, ViewFile] = dict(sorted(self._files(checkpoint, self._made)))
         if _revision(key, chosen, target) != self.revision:  # what was copied has no pins
             raise SourceChangedError(

@@ -19,6 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from reshard.errors import ReshardError
+from reshard.storage.location import is_in_hub
 from reshard_server.app import create_app
 from reshard_server.auth.limits import Drain
 from reshard_server.auth.tokens import load_tokens
@@ -79,7 +80,8 @@ def _check(settings: Settings) -> None:
         path = place.local
         if path is None:
             try:  # sends no request to the cloud: one that is down must not keep the other roots from being served
-                place.open().close()
+                if not is_in_hub(str(place)):
+                    place.open().close()
             except ReshardError as error:
                 raise ReshardError(f"the root {name!r} cannot be used: {error}") from error
             continue

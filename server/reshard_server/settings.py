@@ -36,6 +36,8 @@ from pydantic_settings import (
 
 from reshard.errors import ReshardError
 from reshard.geometry.sizes import parse_bytes, shortest_bytes
+from reshard.storage.hub.address import MAIN
+from reshard.storage.hub.store import hub_branch
 from reshard.storage.location import Location, is_in_hub, locate
 from reshard_server.errors.value_errors import expected
 
@@ -68,10 +70,17 @@ def _moment(value: object) -> datetime | None:
 
 def _place(value: object) -> Location:
     """The place of a root; a URL's form is checked, and nothing is looked up."""
-    # A place on the hub would stay at the commit of the start.
-    if not isinstance(value, str | Path | Location) or is_in_hub(value):
-        raise ValueError("expected a folder, or a URL that begins with gs://, s3:// or az://")
+    if not isinstance(value, str | Path | Location):
+        raise ValueError(
+            "expected a folder, or a URL that begins with gs://, s3://, az:// or hf://"
+        )
     try:
+        if isinstance(value, str) and is_in_hub(value):
+            if value.endswith(f"@{MAIN}"):
+                raise ValueError(
+                    "the root of a repository has every branch, below @; leave @main out, or add a folder"
+                )
+            return hub_branch(value)  # not at the commit of the start
         return value if isinstance(value, Location) else locate(value)
     except ReshardError as error:
         raise ValueError(str(error)) from None
@@ -225,7 +234,7 @@ class Settings(BaseSettings):
     )
     roots: dict[RootName, RootPlace] = Field(
         default_factory=dict,
-        description="Storage roots by name, folders or gs://, s3:// and az:// URLs; clients name paths below them.",
+        description="Storage roots by name, folders or gs://, s3://, az:// and hf:// URLs; clients name paths below them.",
     )
     buckets: Path | None = Field(
         None,

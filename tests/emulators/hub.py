@@ -205,6 +205,9 @@ class _Request(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self.do_POST()
 
+    def do_DELETE(self) -> None:
+        self.do_GET()
+
     def do_GET(self) -> None:
         self.fault = self.hub.fault(self.path)
         self.fault.call()
@@ -286,7 +289,7 @@ class HubRequest(_Request):
         return self.token in self.hub.writers
 
     def reply(self, path: str) -> None:
-        if self.command == "POST":
+        if self.command in ("POST", "DELETE"):
             write(self, path)
         elif found := re.fullmatch(rf"/api/(models|datasets|spaces)/{_REPO}(?:/revision/([^/]+))?", path):  # fmt: skip
             self.with_commit(found[1], found[2], unquote(found[3] or "main"), self.info)

@@ -27,7 +27,7 @@ _API = rf"/api/models/{_REPO}"
 
 
 def write(request: HubRequest, path: str) -> None:
-    """Answers a POST to the hub."""
+    """Answers a POST to the hub, or the DELETE of a branch."""
     for pattern, then in _ROUTES.items():
         if found := re.fullmatch(pattern, path):
             if then is _complete or request.writes():
@@ -48,7 +48,11 @@ def _create_repo(request: HubRequest) -> None:
     request.json({"url": f"{request.hub.url}/{name}", "name": name})
 
 
-def _create_branch(request: HubRequest, name: str, branch: str) -> None:
+def _change_branch(request: HubRequest, name: str, branch: str) -> None:
+    if request.command == "DELETE":
+        del request.hub.repo(name).refs[branch]
+        request.json({})
+        return
     start = json.loads(request.body).get("startingPoint", "main")
 
     def create(repo: Repository, sha: str) -> None:
@@ -171,7 +175,7 @@ def _check_card(request: HubRequest) -> None:
 _ROUTES: dict[str, Callable[..., None]] = {
     "/api/repos/create": _create_repo,
     "/api/validate-yaml": _check_card,
-    rf"{_API}/branch/([^/]+)": _create_branch,
+    rf"{_API}/branch/([^/]+)": _change_branch,
     rf"{_API}/preupload/([^/]+)": _preupload,
     rf"/{_REPO}\.git/info/lfs/objects/batch": _batch,
     rf"/{_REPO}\.git/info/lfs/objects/verify": _verify,

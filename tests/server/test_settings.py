@@ -33,8 +33,9 @@ def test_roots_in_buckets() -> None:
         ("s3://b/a/../c", "has the part '..'"),
         ("s3://key:S3CRET@bucket/x", "takes no user and no password; credentials come from the environment"),
         ("s3://bucket/x?X-Amz-Signature=S3CRET", "a signed URL cannot be taken"),
-        (7, "expected a folder, or a URL that begins with gs://, s3:// or az://"),
-        ("hf://org/model", "expected a folder, or a URL that begins with gs://, s3:// or az://"),
+        (7, "expected a folder, or a URL that begins with gs://, s3://, az:// or hf://"),
+        ("hf://org/model@main", "the root of a repository has every branch, below @; leave @main out, or add a folder"),
+        ("hf://org", "'hf://org' names no repository of the hub"),
     ],
 )  # fmt: skip
 def test_roots_that_cannot_be(root: object, words: str) -> None:

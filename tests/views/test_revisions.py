@@ -70,13 +70,13 @@ def test_a_config_that_is_changed_while_it_is_copied_is_refused(source: Path, tm
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    kept = checkpoint_view.TemporaryDirectory
+    kept = checkpoint_view.own_folder
 
-    def begin(**more: str) -> object:
+    def begin() -> object:
         (model / "config.json").write_text('{"later": 1}')
-        return kept(**more)
+        return kept()
 
-    monkeypatch.setattr(checkpoint_view, "TemporaryDirectory", begin)
+    monkeypatch.setattr(checkpoint_view, "own_folder", begin)
     with pytest.raises(SourceChangedError, match="or its config, were changed while the view was planned; ask for it again"):  # fmt: skip
         reshard.open_view(source, config=model)
 

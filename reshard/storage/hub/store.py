@@ -31,6 +31,7 @@ from reshard.storage.base import (
 )
 from reshard.storage.buckets import counts
 from reshard.storage.buckets.clouds import key_problem
+from reshard.storage.buckets.errors import bucket_error
 from reshard.storage.buckets.file import RANGE_BYTES, RangedFile
 from reshard.storage.buckets.store import Listing, nothing_there
 from reshard.storage.hub import client
@@ -225,3 +226,34 @@ def hub_location(text: str) -> Location:
             f"first (hf download {at.repo} --revision {at.revision})"
         )
     return Location(LOCAL, str(folder / at.path))
+
+
+def hub_branch(text: str) -> Location:
+    """The location of an ``hf://`` URL on a branch, to which the next conversion commits; nothing is looked up.
+
+    The branch may be missing. ``locate`` of its text gives what is there now, for reading. Raises as ``parse_hub``, and
+    MissingPackageError.
+    """
+    client.library()
+    at = parse_hub(text)
+    return Location(HubStore(replace(at, path="")), at.path)
+
+
+def commit_of(place: Location) -> str | None:
+    """The commit that the revision of a place is now; None if there is no such revision. Raises StorageError as ``locate``."""
+    try:
+        return parse_hub(str(hub_location(str(place)))).revision
+    except MissingError:
+        return None
+
+
+def remove_branch(place: Location, commit: str) -> bool:
+    """Removes the branch of a place; False if it is gone, or was committed to since. Raises StorageError if the hub refuses."""
+    if commit_of(place) != commit:
+        return False
+    at = parse_hub(str(place))
+    try:
+        client.library().HfApi(client.endpoint()).delete_branch(at.repo, branch=at.revision)
+    except Exception as error:  # noqa: BLE001 - of the client, or of the HTTP library that its version uses
+        raise bucket_error("remove", f"{at} ({client.page_of(at)})", error) from None
+    return True

@@ -25,7 +25,9 @@ from typing import Protocol, TypeVar
 
 from reshard.errors import MissingError, StorageError
 from reshard.formats.registry import is_there
-from reshard.storage.location import Location, locate
+from reshard.storage.hub.store import hub_branch
+from reshard.storage.location import Location, is_in_hub, locate
+from reshard_server.auth.hub_names import hub_url, named_for_clients
 from reshard_server.auth.local_root import (
     LocalRoot,
     Lookup,
@@ -131,7 +133,7 @@ class Roots:
             return self.existing(caller, f"{root}/{prefix}")
         if root not in self.roots or not caller.may_read(root):
             raise nothing(root)
-        return self.roots[root].place
+        return self.roots[root].resolve(root, (), target=False)
 
     def recheck(self, text: str, *, target: bool = False) -> Location:
         """The real place for any caller, to be used right away.
@@ -233,15 +235,26 @@ class BucketRoot:
     place: Location
     calls: TimedCalls = field(default_factory=lambda: TimedCalls(CALLS_AT_ONCE))
 
-    def resolve(self, text: str, names: tuple[str, ...], *, target: bool) -> Location:  # noqa: ARG002  of the interface
-        """The URL; nothing is looked up."""
+    def resolve(self, text: str, names: tuple[str, ...], *, target: bool) -> Location:
+        """The URL. Nothing is looked up but the commit of what is read on the hub."""
+        if is_in_hub(root := str(self.place)):
+            return self._on_hub(text, hub_url(root, names), target=target)
         try:
-            return locate("/".join((str(self.place), *names)))
+            return locate("/".join((root, *names)))
         except StorageError as error:  # longer than a key may be
             raise ProblemError(
                 INVALID,
                 f"{text[:200]!r} cannot be the name of an object in a bucket: it is too long; choose a shorter path",
             ) from error
+
+    def _on_hub(self, text: str, url: str, *, target: bool) -> Location:
+        """A place in a repository: a branch if it is a target, else a commit, which is looked up."""
+        try:
+            return hub_branch(url) if target else self.ask(lambda: locate(url))
+        except MissingError as error:
+            raise missing(text) from error
+        except StorageError as error:
+            raise ProblemError(INVALID, self._worded(str(error))) from error
 
     def has(self, place: Location) -> bool:
         """True if something is there. Names that the credentials may not look at count as absent, unless the root is forbidden too."""
@@ -276,5 +289,13 @@ class BucketRoot:
                 raise
             LOG.warning("%s", error)
             problem = problem_of(error)
-            problem.detail = problem.detail.replace(str(self.place), self.name)
+            problem.detail = self._worded(problem.detail)
             raise problem from None
+
+    def _worded(self, text: str) -> str:
+        root = str(self.place)
+        return (
+            named_for_clients(text, root, self.name)
+            if is_in_hub(root)
+            else text.replace(root, self.name)
+        )

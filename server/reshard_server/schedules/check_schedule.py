@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from reshard.storage.location import is_in_hub
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.jobs.check_request import check_job
@@ -45,9 +46,11 @@ def check_schedule(
             _check_outside(requested.target, when.directory, f"/targets/{i}/target")
     _check_sample(scheduling, caller, name, body, now)
     for i, requested in enumerate(body.targets):
-        _check_distinct(
-            requested.target, body, f"/targets/{i}/target", overwrite=requested.overwrite
-        )
+        field = f"/targets/{i}/target"
+        _check_distinct(requested.target, body, field, overwrite=requested.overwrite)
+        root, *names = requested.target.split("/")
+        if is_in_hub(str(scheduling.roots.place_of(root))):
+            _check_on_hub(body, requested.target, names, field)
 
 
 def first_look(body: ScheduleBody, now: float) -> float:
@@ -98,6 +101,20 @@ def _check_distinct(template: str, body: ScheduleBody, field: str, *, overwrite:
         field,
         f"add {fields}, or let it be replaced (overwrite)",
     )
+
+
+def _check_on_hub(body: ScheduleBody, template: str, names: list[str], field: str) -> None:
+    """The hub takes no deltas, and removes whole branches only."""
+    if body.delta is not None:
+        detail = "the hub takes whole conversions only, but this schedule publishes versions (delta); name a folder or a bucket"
+        raise ProblemError(INVALID, detail, field)
+    if body.keep is not None and (len(names) > 1 or not names[0].startswith("@")):
+        raise ProblemError(
+            INVALID,
+            f"the target {template[:200]!r} names no branch of its own, so that keep could not remove it; name one, such as "
+            f"{template.partition('/')[0]}/@step-{{step}}, or leave keep out",
+            field,
+        )
 
 
 def _check_outside(template: str, directory: str, field: str) -> None:

@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from reshard.storage.location import Location, locate
+from reshard.storage.location import Location, is_in_hub, locate
+from reshard_server.auth.hub_names import named_for_clients
 from reshard_server.schemas.conversion import (
     JobRequest,
     OneDelta,
@@ -68,6 +69,8 @@ class RootNames:
     def text(self, text: str) -> str:
         """The text with every root's folder replaced by its name, in any spelling."""
         for folder, name in self.names:
+            if is_in_hub(folder):
+                text = named_for_clients(text, folder, name)
             text = _place(folder).sub(name.replace("\\", r"\\"), text)
         for folder in self.hidden:
             text = _anything_in(folder).sub(HIDDEN, text)
