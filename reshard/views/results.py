@@ -8,6 +8,7 @@ Every piece of bytes is handed over only if the files that it came from are stil
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -129,6 +130,24 @@ class Results:
     def is_seekable(self, name: str) -> bool:
         """True if a part of a tensor is read without what is before it."""
         return is_seekable(self._result(name).side.stored.encoding)
+
+    def band(self, name: str, box: Box, place: int) -> tuple[int, int]:
+        """The bytes of a box of a tensor from the beginning of the chunks of the byte at ``place`` to their end.
+
+        They are a row of chunks, along the first dimension in which a chunk has more than one element.
+        """
+        found, itemsize = self._result(name), self._specs[name].itemsize
+        cuts, start = found.side.stored.spec.storage.cuts, box.shift(found.start).start
+        first, rest, inner = 0, place // itemsize, box.size
+        for size, begin, own in zip(box.shape, start, cuts, strict=True):
+            inner //= size
+            index, rest = divmod(rest, inner)
+            after = bisect_right(own, begin + index)
+            low, high = max(0, own[after - 1] - begin), min(size, own[after] - begin)
+            if high - low > 1:
+                return (first + low * inner) * itemsize, (first + high * inner) * itemsize
+            first += index * inner
+        return first * itemsize, (first + 1) * itemsize
 
     def read(self, name: str, box: Box, start: int, stop: int) -> Iterator[Octets]:
         """Bytes ``start:stop`` of a box of a tensor, row-major.

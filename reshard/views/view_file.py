@@ -17,6 +17,7 @@ from reshard.storage.location import Location
 from reshard.views.results import Octets, Results
 
 _CRC_BYTES = 4
+BLOCK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20
 """Read at once of a file that is known."""
 
@@ -28,6 +29,21 @@ class Segment(Struct, frozen=True):
     nbytes: int
     name: str
     box: Box
+
+
+class Block(Struct, frozen=True):
+    """Bytes ``start:stop`` of a file, which are kept together, :data:`BLOCK_BYTES` at most.
+
+    Attributes:
+        first, last: the bytes around it that come from the same chunks, and in which the next blocks begin where this one ends.
+        is_seekable: true if it costs no more than its bytes; else chunks are decoded from their beginning.
+    """
+
+    start: int
+    stop: int
+    first: int
+    last: int
+    is_seekable: bool
 
 
 class ViewFile(Struct, frozen=True, dict=True):
@@ -57,10 +73,28 @@ class ViewFile(Struct, frozen=True, dict=True):
         """True if the file was made when the view was planned."""
         return self.known is not None
 
+    def block_at(self, offset: int) -> Block:
+        """The block with the byte at an offset below ``nbytes``. No two blocks overlap, and none has a part of a chunk beside another chunk."""
+        after = bisect_right(self._edges, offset)
+        first, last = self._edges[after - 1 : after + 1]
+        segment = self._large.get(first)
+        is_seekable = segment is None or self.results.is_seekable(segment.name)
+        if segment is not None and not is_seekable and not self.has_crc32c:
+            begin, end = self.results.band(segment.name, segment.box, offset - first)
+            first, last = first + begin, first + end
+        start = offset - (offset - first) % BLOCK_BYTES
+        return Block(start, min(start + BLOCK_BYTES, last), first, last, is_seekable)
+
     @cached_property
-    def is_seekable(self) -> bool:
-        """True if a range costs no more than its bytes; else chunks are decoded from their beginning."""
-        return all(self.results.is_seekable(segment.name) for segment in self.segments)
+    def _large(self) -> dict[int, Segment]:
+        """Segments with blocks of their own, by their starts."""
+        return {each.start: each for each in self.segments if each.nbytes > BLOCK_BYTES}
+
+    @cached_property
+    def _edges(self) -> list[int]:
+        """Offsets at which blocks begin anew, and the end."""
+        ends = [end for s in self._large.values() for end in (s.start, s.start + s.nbytes)]
+        return sorted({0, self.nbytes, *([] if self.has_crc32c else ends)})
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Bytes ``start:stop`` in order, in pieces of any length; only the chunks of this range are read.

@@ -11,23 +11,32 @@ from dataclasses import dataclass, field
 import pytest
 
 from reshard.errors import CorruptError
-from reshard.views.blocks import BLOCK_BYTES, MORE_SLOTS, MOST_DECODERS, Blocks
+from reshard.views.blocks import MORE_SLOTS, MOST_DECODERS, ROW_SHARE, Blocks
+from reshard.views.view_file import BLOCK_BYTES, Block
 
 PIECE = BLOCK_BYTES // 3 + 1
 
 
 @dataclass
 class Numbers:
-    """A file whose bytes tell their place, which counts what is read of it."""
+    """A file whose bytes tell their place, which counts what is read of it; rows of chunks have ``row`` bytes."""
 
     tag: str = "numbers"
     nbytes: int = 5 * BLOCK_BYTES + 77
     is_seekable: bool = True
+    row: int = 0
     fails_at: int | None = None
     starts: list[int] = field(default_factory=list)
     read_bytes: int = 0
     closed: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def block_at(self, offset: int) -> Block:
+        row = self.row or self.nbytes
+        first = offset - offset % row
+        last = min(first + row, self.nbytes)
+        start = offset - (offset - first) % BLOCK_BYTES
+        return Block(start, min(start + BLOCK_BYTES, last), first, last, self.is_seekable)
 
     def pieces(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         stop = self.nbytes if stop is None else stop
@@ -68,16 +77,69 @@ def test_ranges_have_their_bytes_whatever_is_kept() -> None:
         assert b"".join(blocks.read(file, start, stop)) == file.at(start, min(stop, file.nbytes))
 
 
-@pytest.mark.parametrize("is_seekable", [True, False])
-def test_eight_readers_read_the_file_once(is_seekable: bool) -> None:
-    file, blocks = Numbers(is_seekable=is_seekable), Blocks(8 * BLOCK_BYTES)
+def test_ranges_of_rows_have_their_bytes() -> None:
+    """A row that is no multiple of a block has a short one at its end."""
+    file, blocks = Numbers(is_seekable=False, row=2 * BLOCK_BYTES + 5), Blocks(9 * BLOCK_BYTES)
+    edges = [
+        0,
+        1,
+        BLOCK_BYTES,
+        *(file.row * n + d for n in (1, 2) for d in (-1, 0, 6)),
+        file.nbytes,
+    ]
+    for start, stop in itertools.combinations_with_replacement(edges, 2):
+        assert b"".join(blocks.read(file, start, stop)) == file.at(start, stop)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [Numbers(), Numbers(is_seekable=False), Numbers(is_seekable=False, row=2 * BLOCK_BYTES - 3)],
+    ids=["raw", "one chunk", "rows of chunks"],
+)
+def test_eight_readers_read_the_file_once(file: Numbers) -> None:
+    blocks = Blocks(8 * BLOCK_BYTES)
     whole = file.at(0, file.nbytes)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: b"".join(blocks.read(file)), range(8)))
     assert found == [whole] * 8
-    # Where another reader makes the next block, what was read of it in the last piece is read again.
-    again = 6 * PIECE if is_seekable else 0
+    # Where two readers meet at a block, the decoder of one is dropped with what it has read of it.
+    again = 6 * PIECE if file.is_seekable else 0
     assert file.nbytes <= file.read_bytes <= file.nbytes + again
+
+
+def test_a_row_is_made_for_a_long_read_and_for_one_that_goes_on() -> None:
+    row, little = 8 * BLOCK_BYTES, BLOCK_BYTES // 2
+    at = row + 2 * BLOCK_BYTES
+
+    def read(*edges: int) -> Numbers:
+        file = Numbers(nbytes=3 * row, is_seekable=False, row=row)
+        blocks = Blocks(ROW_SHARE * row)
+        for start, stop in itertools.pairwise(edges):
+            list(blocks.read(file, start, stop))
+        return file
+
+    assert read(at, at + little).starts == [at]
+    assert read(at, at + 2 * BLOCK_BYTES).starts == [row]
+    assert read(at, at + little, at + BLOCK_BYTES, at + 3 * BLOCK_BYTES).starts == [at, row]
+    whole = read(at, at + 2 * BLOCK_BYTES, row, 2 * row)
+    assert (whole.starts, whole.read_bytes) == ([row], row)
+
+
+def test_an_error_in_a_row_reaches_every_reader() -> None:
+    file = Numbers(is_seekable=False, row=4 * BLOCK_BYTES, fails_at=3 * BLOCK_BYTES)
+    blocks = Blocks(32 * BLOCK_BYTES)
+
+    def read(_: int) -> int:
+        pieces, count = blocks.read(file), 0
+        with pytest.raises(CorruptError, match="these bytes are wrong"):
+            for piece in pieces:
+                count += len(piece)
+        return count
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(read, range(4))) == {2 * BLOCK_BYTES}
+    file.fails_at = None
+    assert b"".join(blocks.read(file)) == file.at(0, file.nbytes)
 
 
 def test_a_file_that_is_cheap_in_order_is_read_on_by_later_requests() -> None:
@@ -107,7 +169,7 @@ def test_memory_is_bounded() -> None:
     for number in range(MOST_DECODERS + 9):
         file = Numbers(tag=str(number), is_seekable=False)
         list(blocks.read(file, 0, BLOCK_BYTES))
-    assert blocks._bytes <= 3 * BLOCK_BYTES
+    assert blocks._count <= 3
     assert len(blocks._decoders) == MOST_DECODERS
     kept = [next(blocks.read(Numbers(), n * BLOCK_BYTES)) for n in range(5)]
     for number in range(2 * MORE_SLOTS):

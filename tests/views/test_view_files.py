@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 import reshard
 from reshard.errors import CorruptError, MissingError, PlanError, SourceChangedError
+from reshard.views import blocks, view_file
+from reshard.views.blocks import Blocks
 from tests.checkpoint_files import files_without_times
 from tests.views.sources import MAP, SIZES, save_source
 
@@ -215,3 +218,39 @@ def test_wrong_bytes_are_found_before_the_last_is_handed_over(
 def test_what_cannot_be_viewed_is_refused(source: Path, options: dict, said: str) -> None:
     with pytest.raises(PlanError, match=said):
         reshard.open_view(source, **options)
+
+
+BLOCK = 512
+"""So that the tensors of the source have many blocks, and rows of chunks."""
+
+
+@pytest.mark.parametrize("options", FORMS.values(), ids=FORMS)
+def test_blocks_of_a_view_tile_its_files(source: Path, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    for module in (blocks, view_file):
+        monkeypatch.setattr(module, "BLOCK_BYTES", BLOCK)
+    random = Random(1)
+    with reshard.open_view(source, **options) as view:
+        cache = Blocks(64 * BLOCK)
+        for file in view.files.values():
+            whole, at = b"".join(file.read()), 0
+            while at < file.nbytes:
+                block = file.block_at(at)
+                assert {file.block_at(place) for place in range(block.start, block.stop)} == {block}
+                assert block.start == at < block.stop <= min(at + BLOCK, block.last)
+                assert block.first <= at and (at - block.first) % BLOCK == 0
+                at = block.stop
+            for _ in range(20):
+                start, stop = sorted(random.choices(range(file.nbytes + 1), k=2))
+                assert b"".join(cache.read(file, start, stop)) == whole[start:stop]
+        cache.close()
+
+
+def test_a_row_of_chunks_is_read_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of a turned kernel are columns of the source, whose chunks are half as wide as the kernel."""
+    monkeypatch.setattr(view_file, "BLOCK_BYTES", BLOCK)
+    with reshard.open_view(source, map=MAP, sizes=SIZES) as view:
+        (file,) = (file for path, file in view.files.items() if path.endswith(".safetensors"))
+        kernel = next(each for each in file.segments if each.name == "model.layers.0.weight")
+        rows = {(b.first, b.last) for at in range(kernel.start, kernel.start + kernel.nbytes) if (b := file.block_at(at))}  # fmt: skip
+    half = kernel.start + kernel.nbytes // 2
+    assert rows == {(kernel.start, half), (half, kernel.start + kernel.nbytes)}

@@ -53,7 +53,8 @@ def view(
         --json: Print one JSON object with the addresses instead; errors are JSON, too.
 
     Resources:
-        --max-memory SIZE: The buffers of one read stay below this, such as 256MiB. Default: a quarter of the memory, 1GiB at most.
+        --max-memory SIZE: The buffers of one read stay below this, such as 256MiB. Default: a quarter of the memory, 1GiB at most. Besides,
+            256MiB of what was read last are kept.
 
     Serving:
         --name NAME: Clients load views/NAME. Characters that no name of a model has become hyphens. Default: that of SRC's folder.

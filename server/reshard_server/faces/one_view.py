@@ -37,6 +37,9 @@ LOG = logging.getLogger(__name__)
 ACCESS_KEY = "view"
 """Of the S3 face. Its secret is the token; without one, any signature will do."""
 
+CACHE_BYTES = 256 << 20
+"""What eight ranks read of one tensor before the slowest has it."""
+
 _KINDS: dict[type, Kind] = {SourceChangedError: CHANGED, MissingError: GONE}
 
 
@@ -55,7 +58,7 @@ class OneView(Catalogue):
     def __init__(self, name: str, view: CheckpointView, token: str) -> None:
         self._served = ServedView(name, view.revision, view, time.time())
         self._names = RootNames.of({f"{NAMESPACE}/{name}": locate(view.source)})
-        self._token, self._blocks = token, Blocks(64 << 20)
+        self._token, self._blocks = token, Blocks(CACHE_BYTES)
 
     async def names(self, caller: Caller) -> Sequence[str]:  # noqa: ARG002  all are alike
         """The one name."""
