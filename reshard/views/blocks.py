@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from weakref import finalize
 
-from reshard.views.view_file import BLOCK_BYTES, Block, ViewFile
+from reshard.views.view_file import BLOCK_BYTES, Block, ViewFile, block_at
 
 MORE_SLOTS = 32
 """Memory for blocks that are made or sent while the cache is full."""
@@ -60,11 +60,12 @@ class Blocks:
         goes_on = self._ends.pop((file.tag, at), False)
         try:
             while at < stop:
-                block = file.block_at(at)
+                block = block_at(file, at)
                 if block.start not in coming:
                     # A reader that takes a little anywhere has no use for a row.
                     if self._is_row(block) and (goes_on or _is_long(block, stop)):
                         coming = self._row(file, block, stop)
+                        self._row_after(file, block, stop)
                     else:
                         coming, own = self._next(file, block, stop, own)
                 made = coming.pop(block.start).result()
@@ -112,6 +113,13 @@ class Blocks:
             except RuntimeError as error:  # no more threads
                 self._fail(file, new, error)
         return found
+
+    def _row_after(self, file: ViewFile, block: Block, stop: int) -> None:
+        """Begins the next row for a read that goes on there."""
+        if block.last < stop:
+            following = block_at(file, block.last)
+            if self._is_row(following) and _is_long(following, stop):
+                self._row(file, following, stop)
 
     def _make_row(self, file: ViewFile, new: dict[int, ComingBlock], last: int) -> None:
         with self._rows:

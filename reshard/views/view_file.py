@@ -73,18 +73,6 @@ class ViewFile(Struct, frozen=True, dict=True):
         """True if the file was made when the view was planned."""
         return self.known is not None
 
-    def block_at(self, offset: int) -> Block:
-        """The block with the byte at an offset below ``nbytes``. No two blocks overlap, and none has a part of a chunk beside another chunk."""
-        after = bisect_right(self._edges, offset)
-        first, last = self._edges[after - 1 : after + 1]
-        segment = self._large.get(first)
-        is_seekable = segment is None or self.results.is_seekable(segment.name)
-        if segment is not None and not is_seekable and not self.has_crc32c:
-            begin, end = self.results.band(segment.name, segment.box, offset - first)
-            first, last = first + begin, first + end
-        start = offset - (offset - first) % BLOCK_BYTES
-        return Block(start, min(start + BLOCK_BYTES, last), first, last, is_seekable)
-
     @cached_property
     def _large(self) -> dict[int, Segment]:
         """Segments with blocks of their own, by their starts."""
@@ -174,6 +162,19 @@ class ViewFile(Struct, frozen=True, dict=True):
         for piece in self.read():
             found.update(piece)
         return found.hexdigest()
+
+
+def block_at(file: ViewFile, offset: int) -> Block:
+    """The block of a file with the byte at an offset. No two blocks overlap, and none has parts of two rows of chunks."""
+    after = bisect_right(file._edges, offset)
+    first, last = file._edges[after - 1 : after + 1]
+    segment = file._large.get(first)
+    is_seekable = segment is None or file.results.is_seekable(segment.name)
+    if segment is not None and not is_seekable and not file.has_crc32c:
+        begin, end = file.results.band(segment.name, segment.box, offset - first)
+        first, last = first + begin, first + end
+    start = offset - (offset - first) % BLOCK_BYTES
+    return Block(start, min(start + BLOCK_BYTES, last), first, last, is_seekable)
 
 
 def _read(place: Location, start: int, stop: int) -> Generator[Octets]:

@@ -12,9 +12,9 @@ from reshard_server.views import recorded
 import reshard
 from reshard.storage.hub import client
 from tests.emulators.hub import Fault, Hub
+from tests.server.asking import converted
 from tests.server.live import live
 from tests.server.served import Served
-from tests.server.test_bucket_whole_way import convert
 from tests.server.views.run import FILE, put, refused, save_step
 
 WHO = "root"
@@ -57,11 +57,11 @@ def test_to_a_branch_and_back(hub: Hub, tmp_path: Path) -> None:
     with live(tmp_path, "--root", f"models={HOME}") as server, server.client(WHO) as asked:
         save_step(tmp_path / "data", 1)
         for source, target in (("data/1", "models/@step-1"), ("models/@step-1", "data/back")):
-            found = convert(asked, source, target)
+            found = converted(asked, source=source, target=target)
             assert (found["state"], found["error"]) == ("succeeded", None)
             told = found["result"][0]
             assert (told["source"], told["target"]) == (source, target)
-        other = convert(asked, "data/1", "models/@step-1", drop=["bias"])
+        other = converted(asked, source="data/1", target="models/@step-1", drop=["bias"])
         assert (other["state"], other["error"]["status"]) == ("failed", 409)
         assert other["error"]["detail"].startswith("models/@step-1 has weights already, such as")
     repo = hub.repo("org/model")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from reshard.errors import CorruptError
+from reshard.views import blocks as module
 from reshard.views.blocks import MORE_SLOTS, MOST_DECODERS, ROW_SHARE, Blocks
 from reshard.views.view_file import BLOCK_BYTES, Block
 
@@ -58,6 +59,11 @@ class Numbers:
         first, end = start // 4, -(-stop // 4)
         whole = b"".join(n.to_bytes(4, "little") for n in range(first, end))
         return whole[start - 4 * first : stop - 4 * first]
+
+
+@pytest.fixture(autouse=True)
+def _of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "block_at", Numbers.block_at)
 
 
 def test_ranges_have_their_bytes_whatever_is_kept() -> None:

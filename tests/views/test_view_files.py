@@ -14,6 +14,7 @@ import reshard
 from reshard.errors import CorruptError, MissingError, PlanError, SourceChangedError
 from reshard.views import blocks, view_file
 from reshard.views.blocks import Blocks
+from reshard.views.view_file import block_at
 from tests.checkpoint_files import files_without_times
 from tests.views.sources import MAP, SIZES, save_source
 
@@ -234,8 +235,10 @@ def test_blocks_of_a_view_tile_its_files(source: Path, options: dict, monkeypatc
         for file in view.files.values():
             whole, at = b"".join(file.read()), 0
             while at < file.nbytes:
-                block = file.block_at(at)
-                assert {file.block_at(place) for place in range(block.start, block.stop)} == {block}
+                block = block_at(file, at)
+                assert {block_at(file, place) for place in range(block.start, block.stop)} == {
+                    block
+                }
                 assert block.start == at < block.stop <= min(at + BLOCK, block.last)
                 assert block.first <= at and (at - block.first) % BLOCK == 0
                 at = block.stop
@@ -251,6 +254,6 @@ def test_a_row_of_chunks_is_read_once(source: Path, monkeypatch: pytest.MonkeyPa
     with reshard.open_view(source, map=MAP, sizes=SIZES) as view:
         (file,) = (file for path, file in view.files.items() if path.endswith(".safetensors"))
         kernel = next(each for each in file.segments if each.name == "model.layers.0.weight")
-        rows = {(b.first, b.last) for at in range(kernel.start, kernel.start + kernel.nbytes) if (b := file.block_at(at))}  # fmt: skip
+        rows = {(b.first, b.last) for at in range(kernel.start, kernel.start + kernel.nbytes) if (b := block_at(file, at))}  # fmt: skip
     half = kernel.start + kernel.nbytes // 2
     assert rows == {(kernel.start, half), (half, kernel.start + kernel.nbytes)}

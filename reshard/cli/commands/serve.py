@@ -43,7 +43,7 @@ def serve(
         --host ADDRESS: Address to listen on. Default: 127.0.0.1.
         --port N: Port; 0 takes a free one. Default: 8080.
         --state DIR: Folder for the server's records. Default: reshard-state.
-        --root NAME=PATH: A folder, or a gs://, s3:// or az:// URL, that clients may name as NAME/...; may be repeated.
+        --root NAME=PATH: A folder, or a gs://, s3://, az:// or hf:// URL, that clients may name as NAME/...; may be repeated.
         --settings FILE: Every other setting, as TOML (--list-settings). Flags and RESHARD_... come first.
         --insecure: No token is needed; on a loopback address only.
         --forwarded-allow-ips ADDRESSES: Proxies whose X-Forwarded-For, -Proto and -Host are trusted: addresses and networks between
@@ -112,7 +112,7 @@ def work(
     Options:
         --settings FILE: The settings, as TOML (reshard serve --list-settings). Flags and RESHARD_... come first.
         --state DIR: A folder of its own. Default: reshard-state.
-        --root NAME=PATH: A folder, or a gs://, s3:// or az:// URL, that clients name as NAME/...; may be repeated.
+        --root NAME=PATH: A folder, or a gs://, s3://, az:// or hf:// URL, that clients name as NAME/...; may be repeated.
 
     Examples:
         $ reshard work --settings server.toml

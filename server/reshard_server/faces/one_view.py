@@ -38,7 +38,7 @@ ACCESS_KEY = "view"
 """Of the S3 face. Its secret is the token; without one, any signature will do."""
 
 CACHE_BYTES = 256 << 20
-"""What eight ranks read of one tensor before the slowest has it."""
+"""Enough for eight ranks that read the same tensors, the fastest of which is ahead of the slowest."""
 
 _KINDS: dict[type, Kind] = {SourceChangedError: CHANGED, MissingError: GONE}
 
