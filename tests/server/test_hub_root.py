@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
+from reshard_server.auth.root_paths import CALLS_AT_ONCE, Roots
 from reshard_server.views import recorded
 
 import reshard
 from reshard.storage.hub import client
+from reshard.storage.hub.store import hub_branch
 from tests.emulators.hub import Fault, Hub
 from tests.server.asking import converted
 from tests.server.live import live
@@ -136,3 +140,18 @@ def test_a_hub_that_is_away_or_refuses(
     told = refused(inspected(on_hub, "models/a"))
     assert told[0] == status and words in told[1], told
     assert hub.url not in told[1] and "org/model" not in told[1]
+
+
+def test_paths_are_looked_up_within_calls(hub: Hub) -> None:
+    """As those of views are; all threads of the root may be in such a call."""
+    commit = hub.repo("org/model").commit({"a/config.json": b"{}"})
+    roots = Roots.of({"models": hub_branch(HOME)})
+    together = Barrier(CALLS_AT_ONCE)
+
+    def look() -> str:
+        together.wait()
+        return str(roots.recheck("models/a"))
+
+    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+        asked = [pool.submit(roots.ask, "models/a", look) for _ in range(CALLS_AT_ONCE)]
+        assert {each.result() for each in asked} == {f"{HOME}@{commit}/a"}

@@ -234,6 +234,8 @@ class BucketRoot:
     name: str
     place: Location
     calls: TimedCalls = field(default_factory=lambda: TimedCalls(CALLS_AT_ONCE))
+    # Of their own, since a path may be looked up within a call.
+    commits: TimedCalls = field(default_factory=lambda: TimedCalls(CALLS_AT_ONCE))
 
     def resolve(self, text: str, names: tuple[str, ...], *, target: bool) -> Location:
         """The URL. Nothing is looked up but the commit of what is read on the hub."""
@@ -250,7 +252,11 @@ class BucketRoot:
     def _on_hub(self, text: str, url: str, *, target: bool) -> Location:
         """A place in a repository: a branch if it is a target, else a commit, which is looked up."""
         try:
-            return hub_branch(url) if target else self.ask(lambda: locate(url))
+            return (
+                hub_branch(url)
+                if target
+                else self._timed(self.commits, lambda: locate(url), LOOK_SECONDS)
+            )
         except MissingError as error:
             raise missing(text) from error
         except StorageError as error:
@@ -275,8 +281,11 @@ class BucketRoot:
         return False
 
     def ask(self, call: Callable[[], T], seconds: float = LOOK_SECONDS) -> T:
+        return self._timed(self.calls, call, seconds)
+
+    def _timed(self, calls: TimedCalls, call: Callable[[], T], seconds: float) -> T:
         try:
-            return self.calls.run(call, seconds)
+            return calls.run(call, seconds)
         except TimeoutError:
             LOG.warning("no answer within %.0f seconds from %s", seconds, self.place)
             raise ProblemError(

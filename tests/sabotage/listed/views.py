@@ -79,17 +79,17 @@ SABOTAGES = (
     Sabotage(
         "blocks-of-another-file",
         "blocks of two files are one",
-        "reshard/views/blocks.py",
-        "key = (file.tag, block.start)",
-        'key = ("", block.start)',
-        (f"{BLOCKS}::test_memory_is_bounded",),
+        "reshard/views/checkpoint_view.py",
+        'f"{self.revision}/{path}"',
+        "self.revision",
+        (f"{FILES}::test_blocks_of_a_view_tile_its_files",),
     ),
     Sabotage(
         "decoder-at-the-wrong-block",
         "a reader goes on where another block begins",
         "reshard/views/blocks.py",
-        "following = file.tag, block.stop, end",
-        "following = file.tag, block.start, end",
+        "(file.tag, last), decoder, waits=",
+        "(file.tag, first), decoder, waits=",
         (f"{BLOCKS}::test_a_file_that_is_cheap_in_order_is_read_on_by_later_requests",),
     ),
     Sabotage(
