@@ -29,13 +29,13 @@ RUNS_AT_ONCE = 8
 """Runs that are made at once, each with the buffers of its chunks."""
 
 SHARE = 4
-"""A run is at most this part of the cache. A read of this part of a row, or of more, is worth a row."""
+"""A run is at most this part of the cache."""
+
+LONG_BYTES = 4 << 20
+"""A read of so many bytes takes whole rows, as one of a quarter of a row does."""
 
 RUN_BYTES = 16 << 20
 """The most bytes of a run that need not be a row."""
-
-MOST_ENDS = 64
-"""Ends of the last reads: a reader that begins at one goes on there."""
 
 ComingBlock = Future[memoryview]
 
@@ -51,28 +51,22 @@ class Blocks:
         self._runs = threading.Semaphore(RUNS_AT_ONCE)
         self._blocks: OrderedDict[tuple[str, int], ComingBlock] = OrderedDict()
         self._decoders: OrderedDict[tuple[str, int], _Decoder] = OrderedDict()
-        self._ends = OrderedDict[tuple[str, int], bool]()
 
     def read(self, file: ViewFile, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Bytes ``start:stop`` of a file, in pieces; errors as for ``ViewFile.read``."""
         stop = file.nbytes if stop is None else min(stop, file.nbytes)
         at = max(0, start)
-        goes_on = self._ends.pop((file.tag, at), False)
         coming: dict[int, ComingBlock] = {}  # held, against others that fill the cache meanwhile
         while at < stop:
             block = block_at(file, at)
             if block.start not in coming:
-                coming = self._begun(file, block, stop, goes_on=goes_on)
+                coming = self._begun(file, block, stop)
                 after = max(coming) + BLOCK_BYTES
                 if after < stop and self._is_row(block):
-                    self._begun(file, block_at(file, after), stop, goes_on=goes_on)
+                    self._begun(file, block_at(file, after), stop)
             made = coming.pop(block.start).result()
             yield made[at - block.start : stop - block.start]
             at = block.stop
-        with self._lock:
-            self._ends[file.tag, stop] = True
-            if len(self._ends) > MOST_ENDS:
-                self._ends.popitem(last=False)
 
     def close(self) -> None:
         """Closes the decoders."""
@@ -90,10 +84,10 @@ class Blocks:
         """True if chunks are decoded from their beginning, and a row of them is small enough to be kept."""
         return not block.is_seekable and block.last - block.first <= self._most_of_run
 
-    def _begun(self, file: ViewFile, block: Block, stop: int, *, goes_on: bool) -> dict[int, ComingBlock]:  # fmt: skip
+    def _begun(self, file: ViewFile, block: Block, stop: int) -> dict[int, ComingBlock]:
         """The blocks of a run from ``block`` up to ``stop``; where that one is missing, all that are missing are begun."""
         new: dict[int, ComingBlock] = {}
-        first, last = self._run(block, stop, goes_on=goes_on)
+        first, last = self._run(block, stop)
         with self._lock:
             if (file.tag, block.start) not in self._blocks:
                 starts = range(first, last, BLOCK_BYTES)
@@ -113,10 +107,10 @@ class Blocks:
                 self._fail(file, new, error)
         return found
 
-    def _run(self, block: Block, stop: int, *, goes_on: bool) -> tuple[int, int]:
-        """The bytes that are made with a block for a read up to ``stop``, or one that goes on where another ended."""
-        is_long = stop - block.start >= (block.last - block.first) // SHARE
-        if self._is_row(block) and (goes_on or is_long):
+    def _run(self, block: Block, stop: int) -> tuple[int, int]:
+        """The bytes that are made with a block for a read up to ``stop``."""
+        long = min(LONG_BYTES, (block.last - block.first) // 4)
+        if self._is_row(block) and stop - block.start >= long:
             return block.first, block.last
         most = max(BLOCK_BYTES, min(RUN_BYTES, self._most_of_run))
         wanted = stop + (block.start - stop) % BLOCK_BYTES
