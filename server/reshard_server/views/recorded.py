@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections import OrderedDict
@@ -50,6 +51,8 @@ MOST_SEEN = 4096
 LOOK_SECONDS = 1.0
 """Between two looks at a source for one revision: a client asks for many ranges in a second."""
 
+Look = tuple[str, str, Caller]
+
 Kinds = Mapping[type[ReshardError], Kind]
 """The kinds of problems that errors become here, where they are not those of ``problem_of``."""
 
@@ -65,6 +68,7 @@ class RecordedViews:
         self.opened = OpenedViews()
         self.loads = Loads(serving.metrics.view_bytes.inc)
         self._blocks = Blocks(serving.settings.view_cache)
+        self._looks: dict[Look, asyncio.Task[Revision]] = {}
         self._seen: OrderedDict[tuple[str, str], tuple[Revision, float]] = OrderedDict()
         serving.metrics.views_open.set_function(lambda: len(self.opened))
 
@@ -90,8 +94,19 @@ class RecordedViews:
         known, looked_at = self._seen.get(key, (None, 0.0))
         is_fresh = time.monotonic() - looked_at < LOOK_SECONDS
         if known is None or not is_fresh or not known.source.stored.is_for(caller.may_read):
-            self._keep(key, await serving.find(_found, caller, newest, revision, known))
+            asked = (*key, caller)
+            if (
+                asked not in self._looks
+            ):  # else each of many clients would look as soon as a look is old
+                look = serving.find(_found, caller, newest, revision, known)
+                self._looks[asked] = asyncio.create_task(look)
+                self._looks[asked].add_done_callback(partial(self._looked, asked))
+            self._keep(key, await asyncio.shield(self._looks[asked]))
         return self._seen[key][0]
+
+    def _looked(self, asked: Look, look: asyncio.Task[Revision]) -> None:
+        del self._looks[asked]
+        _ = look.cancelled() or look.exception()  # nobody may wait for it any more
 
     async def stored(self, caller: Caller, name: str) -> StoredVersion:
         """The newest version of a view. ProblemError (404) if there is none that the caller may read."""

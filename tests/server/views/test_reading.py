@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import time
 from collections.abc import Callable, Iterator
@@ -75,6 +76,32 @@ def test_clients_that_come_together_plan_once(served: Served, run: Path, planned
     [file] = answers[0].json()["files"]
     assert (file["path"], file["nbytes"]) == (FILE, len(read(served)))
     assert len(planned) == 1
+
+
+def test_clients_that_come_together_look_once(
+    served: Served, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "LOOK_SECONDS", -1.0)
+    save_step(run, 1)
+    put(served, step="latest")
+    looks: list[str] = []
+
+    def look(serving: Any, who: Any, *more: Any) -> Any:
+        looks.append(who.name)
+        time.sleep(0.2)
+        return recorded_found(serving, who, *more)
+
+    recorded_found = recorded._found
+    monkeypatch.setattr(recorded, "_found", look)
+
+    async def together() -> None:
+        asked = [views_of(served).revision(caller(who), "v") for who in ["ann", "bob"] * 8]
+        await asyncio.gather(*asked)
+
+    served.portal.call(together)
+    assert sorted(looks) == ["ann", "bob"]
+    served.portal.call(together)
+    assert len(looks) == 4 and not views_of(served)._looks
 
 
 def test_a_refusal_reaches_all_that_wait_and_is_not_kept(served: Served, run: Path) -> None:
