@@ -249,9 +249,9 @@ def commit_of(place: Location) -> str | None:
 
 def remove_branch(place: Location, commit: str) -> bool:
     """Removes the branch of a place; False if it is gone, or was committed to since. Raises StorageError if the hub refuses."""
-    if commit_of(place) != commit:
-        return False
     at = parse_hub(str(place))
+    if at.path or commit_of(place) != commit:  # a folder is not all of its branch
+        return False
     try:
         client.library().HfApi(client.endpoint()).delete_branch(at.repo, branch=at.revision)
     except Exception as error:  # noqa: BLE001 - of the client, or of the HTTP library that its version uses

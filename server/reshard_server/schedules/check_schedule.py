@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from reshard.storage.hub.address import MAIN, HubAddress, parse_hub
 from reshard.storage.location import is_in_hub
+from reshard_server.auth.hub_names import hub_url
 from reshard_server.auth.tokens import Caller
 from reshard_server.errors.problems import INVALID, ProblemError
 from reshard_server.jobs.check_request import check_job
@@ -48,9 +50,10 @@ def check_schedule(
     for i, requested in enumerate(body.targets):
         field = f"/targets/{i}/target"
         _check_distinct(requested.target, body, field, overwrite=requested.overwrite)
-        root, *names = requested.target.split("/")
-        if is_in_hub(str(scheduling.roots.place_of(root))):
-            _check_on_hub(body, requested.target, names, field)
+        name, *names = requested.target.split("/")
+        if is_in_hub(root := str(scheduling.roots.place_of(name))):
+            place = parse_hub(hub_url(root, tuple(names)))
+            _check_on_hub(body, requested.target, place, field)
 
 
 def first_look(body: ScheduleBody, now: float) -> float:
@@ -103,12 +106,12 @@ def _check_distinct(template: str, body: ScheduleBody, field: str, *, overwrite:
     )
 
 
-def _check_on_hub(body: ScheduleBody, template: str, names: list[str], field: str) -> None:
+def _check_on_hub(body: ScheduleBody, template: str, place: HubAddress, field: str) -> None:
     """The hub takes no deltas, and removes whole branches only."""
     if body.delta is not None:
         detail = "the hub takes whole conversions only, but this schedule publishes versions (delta); name a folder or a bucket"
         raise ProblemError(INVALID, detail, field)
-    if body.keep is not None and (len(names) > 1 or not names[0].startswith("@")):
+    if body.keep is not None and (place.path or place.revision == MAIN):
         raise ProblemError(
             INVALID,
             f"the target {template[:200]!r} names no branch of its own, so that keep could not remove it; name one, such as "

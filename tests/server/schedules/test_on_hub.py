@@ -11,6 +11,7 @@ from reshard_server.errors.problems import ProblemError
 
 import reshard
 from reshard.storage.hub import client
+from reshard.storage.hub.store import hub_branch, remove_branch
 from tests.checkpoint_files import files_of
 from tests.emulators.hub import Fault, Hub
 from tests.orbax_trees import save_pytree
@@ -97,6 +98,11 @@ def test_a_removal_that_the_hub_refuses_is_tried_again(
             "names no branch of its own, so that keep could not remove it; name one, such as releases/@step-{step}, or leave keep out",
         ),
         (
+            {"targets": [{"target": "releases/@main", "overwrite": True}], "keep": 2},
+            "/targets/0/target",
+            "names no branch of its own",
+        ),
+        (
             {"targets": [{"target": "releases/@step-{step}/weights"}], "keep": 2},
             "/targets/0/target",
             "names no branch of its own",
@@ -115,6 +121,20 @@ def test_what_the_hub_cannot_do(published: Bench, body: dict, field: str, text: 
     with pytest.raises(ProblemError) as caught:
         published.put(**BRANCHES | body)
     assert caught.value.field == field and text in caught.value.detail
+
+
+def test_a_folder_of_a_branch_is_not_removed_with_it(published: Bench, hub: Hub) -> None:
+    """In a root with a branch, ``@`` begins the name of a folder."""
+    roots = {"data": str(published.data), "releases": "hf://org/model@prod"}
+    published.one = published.process("three", roots=roots)
+    with pytest.raises(ProblemError, match="names no branch of its own"):
+        published.put(keep=1, **BRANCHES)
+    commit = hub.repo("org/model").commit({"a/b": b"x"}, "prod")
+    assert not remove_branch(hub_branch("hf://org/model@prod/@step-1"), commit)
+    assert not remove_branch(hub_branch("hf://org/model@prod"), "0" * 40)
+    assert branches(hub) == {"prod"}
+    assert remove_branch(hub_branch("hf://org/model@prod"), commit)
+    assert branches(hub) == set()
 
 
 def test_a_name_that_is_no_branch(published: Bench) -> None:
