@@ -25,9 +25,6 @@ MORE_SLOTS = 32
 MOST_DECODERS = 16
 """Decoders that wait for a next run; each keeps its buffers."""
 
-RUNS_AT_ONCE = 8
-"""Runs that are made at once, each with the buffers of its chunks."""
-
 SHARE = 4
 """A run is at most this part of the cache."""
 
@@ -41,14 +38,17 @@ ComingBlock = Future[memoryview]
 
 
 class Blocks:
-    """The blocks that were read last, of all files, in at most ``most_bytes``. Safe from any thread."""
+    """The blocks that were read last, of all files, in at most ``most_bytes``. Safe from any thread.
 
-    def __init__(self, most_bytes: int) -> None:
+    ``runs``: the number of runs that are made at once, each with the memory of a read. Those of a storage that hangs are among them.
+    """
+
+    def __init__(self, most_bytes: int, runs: int = 8) -> None:
         self._most = max(1, most_bytes // BLOCK_BYTES)
         self._count = 0
         self._memory = _Slots(self._most + MORE_SLOTS)
         self._lock = threading.Lock()
-        self._runs = threading.Semaphore(RUNS_AT_ONCE)
+        self._runs = threading.Semaphore(runs)
         self._blocks: OrderedDict[tuple[str, int], ComingBlock] = OrderedDict()
         self._decoders: OrderedDict[tuple[str, int], _Decoder] = OrderedDict()
 

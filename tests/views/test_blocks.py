@@ -199,6 +199,43 @@ def test_an_error_reaches_every_reader_and_nothing_is_kept() -> None:
     assert b"".join(blocks.read(file)) == file.at(0, file.nbytes)
 
 
+def test_a_storage_that_hangs_delays_no_other() -> None:
+    """Neither what is read of it nor what is read ahead keeps the last of three runs."""
+    answers = threading.Event()
+
+    class Hanging(Numbers):
+        def pieces(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+            answers.wait()
+            return super().pieces(start, stop)
+
+    hanging = Hanging(tag="hangs", is_seekable=False, row=2 * BLOCK_BYTES)
+    file, blocks = Numbers(), Blocks(16 * BLOCK_BYTES, 3)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: b"".join(blocks.read(hanging)))
+        assert b"".join(blocks.read(file)) == file.at(0, file.nbytes)
+        assert not waiting.done()
+        answers.set()
+        assert waiting.result() == hanging.at(0, hanging.nbytes)
+
+
+def test_no_more_runs_are_made_at_once_than_are_given_memory() -> None:
+    made, most = threading.Semaphore(2), []
+
+    class Watched(Numbers):
+        def pieces(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+            most.append(made.acquire(blocking=False))
+            try:
+                yield from super().pieces(start, stop)
+            finally:  # a decoder is closed at its last byte
+                made.release()
+
+    blocks = Blocks(64 * BLOCK_BYTES, 2)
+    files = [Watched(tag=str(number)) for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda file: b"".join(blocks.read(file)), files))
+    assert len(most) == 8 and all(most)
+
+
 def test_a_reader_that_leaves_harms_no_other() -> None:
     file, blocks = Numbers(), Blocks(8 * BLOCK_BYTES)
     leaving = blocks.read(file)

@@ -67,7 +67,7 @@ class RecordedViews:
         self._serving = serving
         self.opened = OpenedViews()
         self.loads = Loads(serving.metrics.view_bytes.inc)
-        self._blocks = Blocks(serving.settings.view_cache)
+        self._blocks = Blocks(serving.settings.view_cache, serving.settings.streams)
         self._looks: dict[Look, asyncio.Task[Revision]] = {}
         self._seen: OrderedDict[tuple[str, str], tuple[Revision, float]] = OrderedDict()
         serving.metrics.views_open.set_function(lambda: len(self.opened))
@@ -95,9 +95,8 @@ class RecordedViews:
         is_fresh = time.monotonic() - looked_at < LOOK_SECONDS
         if known is None or not is_fresh or not known.source.stored.is_for(caller.may_read):
             asked = (*key, caller)
-            if (
-                asked not in self._looks
-            ):  # else each of many clients would look as soon as a look is old
+            # Else each of many clients would look as soon as a look is old.
+            if asked not in self._looks:
                 look = serving.find(_found, caller, newest, revision, known)
                 self._looks[asked] = asyncio.create_task(look)
                 self._looks[asked].add_done_callback(partial(self._looked, asked))
